@@ -18,7 +18,7 @@ SIZE, LENGTH, VOCABULARY = 96, 32, 1000
 
 
 def images(count: int, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Images [N, 96, 96, 3] with similar neighbouring pixels, from about 0 to 255."""
+    """Images [N, 96, 96, 3] with similar neighboring pixels, from about 0 to 255."""
     coarse = rng.uniform(0, 255, (count, 12, 12, 3))
     return ((coarse.repeat(8, 1).repeat(8, 2) + rng.normal(0, 8, (count, SIZE, SIZE, 3))).astype(np.float32),)
 

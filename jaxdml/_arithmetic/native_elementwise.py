@@ -77,7 +77,7 @@ def _dequantize_blocks(x: Array, scale: Array, zero_point: Array | None, *, lead
 
 
 def _takes_dequantize_blocks(x: Any, scale: Any, zero_point: Any) -> bool:
-    """Whether each block is a run of consecutive elements with a scale, and a zero point if there are any."""
+    """Whether types fit, and each block is a run of consecutive elements with its own parameters."""
     if zero_point is not None and zero_point.shape != scale.shape:
         return False
     is_typed = x.dtype in (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8) and scale.dtype == jnp.float32

@@ -100,7 +100,7 @@ def packed_filter_of(values: Array, group_count: int, layout: str, size: int) ->
 
 
 def is_sealed(packed: np.ndarray) -> bool:
-    """Whether int8 [bytes] are unchanged since native kernels or XLA packed them. See native/src/seal.h."""
+    """Whether int8 [bytes] have XLA's seal, or are as native kernels packed them. See native/src/seal.h."""
     if (packed[64:SEAL] != XLA_SEAL[64:]).any():
         return False
     return not packed[:64].any() or int.from_bytes(packed[8:16].tobytes(), "little") == fingerprint(packed)

@@ -91,8 +91,8 @@ def nearest_float(high: Array, low: Array) -> Array:
 def rounded_rows(x: Array, most: int) -> tuple[Array, Array]:
     """The scales [...] of the rows of float32 x [..., size], and the rounded integers as float32 [..., size].
 
-    The greatest magnitude of a row becomes the integer `most`, which float32 holds. A row that is not finite has the
-    scale NaN and unspecified integers or NaN. A row whose scale would be subnormal has the scale 0.
+    The greatest magnitude of a row becomes the integer `most`, which float32 holds. A row that is not finite has scale
+    NaN; its integers are arbitrary or NaN. A row whose scale would be subnormal has the scale 0.
     """
     greatest = np.float32(most)
     x = rounding.flushed(x)

@@ -43,7 +43,7 @@ class PreparedBlocks(Prepared):
     Attributes:
       data: the only leaf: int8 [..., bytes], weights, scales and zero points together.
       dtype: uint4, int4, uint8 or int8, the type of the array.
-      layout: "native" if native kernels packed the matrix, "xla" if XLA did.
+      layout: "native" if native kernels packed the matrix, else "xla".
       sizes: (N, K, block size, bits per weight, bytes per scale, whether there are zero points).
       array: the array that was prepared, [..., N, K].
       scale: its scales, [..., N, blocks].

@@ -102,7 +102,7 @@ def quotient(x: Array, y: Array) -> Array:
     """fl(x / y) of flushed values: never x * fl(1 / y), and never merged with a division that computed x or y.
 
     The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal quotient
-    gives 0. The divisor is y, or NaN if x + y is NaN, which makes x / y NaN anyway. Because of this select, the divisor
+    gives 0. The divisor is y, or NaN if x + y is NaN: then x / y is NaN, too. Because of this select, the divisor
     is neither a constant nor a broadcast, unless x is a constant or a broadcast, too.
     """
     either = lax.add(x, y)

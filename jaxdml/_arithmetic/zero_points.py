@@ -81,7 +81,7 @@ def _sums(x: Array, by_product: Callable[[Array], Array], axis: int) -> Array:
 
     On a CPU a product with ones uses the int8 kernel; for a reduction XLA:CPU first writes x to memory in int32. There
     are four rows of ones because XLA:CPU has no kernel for outputs of 2 x 2. Compilers for accelerators fuse the
-    reduction, and estimate its cost lower than that of a second product.
+    reduction, and estimate that it costs less than a second product.
     """
     result: Array = lax.platform_dependent(x, cpu=by_product, default=partial(reduced, axis=axis))
     return result

@@ -1,4 +1,4 @@
-"""Products of many floats in one order: neighbours are multiplied until one product is left.
+"""Products of many floats in one order: neighbors are multiplied until one product is left.
 
 Ones in front make the number of factors a power of two. So the last running product of an axis is its product, and each
 running product is the product of the elements up to it.

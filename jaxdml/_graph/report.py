@@ -173,7 +173,7 @@ def _function(nodes: Sequence[Node]) -> str:
 
 
 def _operators(nodes: Sequence[Node], function: str) -> str:
-    """The operators in order, with their counts; more than three operators besides conversions are only counted."""
+    """The operators in order, with their counts; more than three kinds besides conversions are only counted."""
     inner = [node.operator.name for node in nodes if node.operator.kind not in CONVERSIONS]
     many = f"{len(inner)} operators"
     text = f"{function} ({many})" if function else counted(inner) if len(set(inner)) <= 3 else many

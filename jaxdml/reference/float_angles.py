@@ -96,7 +96,7 @@ PI, PI_REST = _f(3.1415927), _f(-8.742278e-08)
 
 
 def _turned(quarters: Array, angle: Array, rest: Array) -> Array:
-    """A multiple of pi / 2 plus an angle, in float32; the angle itself for no quarter."""
+    """A multiple of pi / 2 plus an angle, in float32; the angle itself for 0 quarters."""
     base, base_rest = (_f(0.5) * quarters.astype(_f) * each for each in (PI, PI_REST))
     total, lost = _sum(base, angle)
     return total + (lost + (base_rest + rest))

@@ -64,7 +64,7 @@ def scatter_add(x: Array, places: Array, updates: Array) -> Array:
 
 @_rule
 def reduce_prod(x: Array) -> Array:
-    """The product over the last axis: ones in front, then products of neighbours, until one is left."""
+    """The product over the last axis: ones in front, then products of neighbors until one is left."""
     count = x.shape[-1]
     ones = np.ones((*x.shape[:-1], 2 ** max(count - 1, 0).bit_length() - count), _f)
     x = np.concatenate([ones, x], -1)

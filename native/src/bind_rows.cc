@@ -52,7 +52,8 @@ ffi::Error read_program(Numbers numbers, RowProgram& one, std::vector<RowOperand
   }
   JAXDML_EXPECT(!instructions.empty(), "a program has no instructions");
   one.result = instructions.back().to;
-  JAXDML_EXPECT(one.is_wide == (kinds[one.result] == kWide), "the last instruction and the output differ in their number of columns");
+  JAXDML_EXPECT(one.is_wide == (kinds[one.result] == kWide),
+                "the last instruction and the output differ in their number of columns");
   one.instruction_count = int64_t(instructions.size());
   one.instructions = instructions.data();
   return ffi::Error::Success();

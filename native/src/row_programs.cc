@@ -211,8 +211,8 @@ int64_t row_program_scratch(const RowProgram& one, int64_t threads) {
   return threads * one.slots * round_up(slot_floats(block_of(one)) * 4, 64);
 }
 
-// An item is a run of consecutive blocks, so that threads write far apart: threads that write to neighbouring pages of
-// a newly allocated output wait for each other.
+// An item is a run of consecutive blocks, so that threads write far apart: threads that write to neighboring pages of a
+// newly allocated output wait for each other.
 void run_rows(const Pool& pool, const RowProgram& one, uint8_t* scratch) {
   constexpr int64_t kItems = 4;  // for each thread
   const RowBlock block = block_of(one);

@@ -30,7 +30,7 @@ inline void release(void* at) {
 #endif
 }
 
-// A 64-byte aligned scratch block. The destructor keeps the largest blocks for later calls, which avoids page faults.
+// A 64-byte aligned scratch block. The destructor keeps the largest blocks of up to 64 MiB, which avoids page faults.
 // A call holds up to two blocks: one for weights that are packed for this call, one for the kernel.
 //
 // An invalid size, the result of an overflow, counts as a failed allocation.

@@ -11,7 +11,7 @@ namespace jaxdml::JAXDML_ISA {
 constexpr int kBytes = 16;
 constexpr int kRegisters = 32;
 // Products take bytes: with DotProd, an instruction multiplies four times as many bytes as words, which saves more than
-// Winograd's and Strassen's methods, which multiply words. Without DotProd, it multiplies equally many, but no
+// Winograd's and Strassen's methods for words. Without DotProd, it multiplies as many bytes as words, but no
 // measurement on ARM favors these methods.
 constexpr int kDepth = 4;
 using Activation = int8_t;  // without I8MM, no instruction multiplies an unsigned by a signed byte

@@ -44,7 +44,7 @@ def test_planes_of_eight_bits():
 
 
 def test_sums_are_combined_exactly_and_rounded_once():
-    """Sums of all magnitudes, ties and their neighbours, of both signs; each is split at random."""
+    """Sums of all magnitudes, ties and their neighbors, of both signs; each is split at random."""
     rng, ties = np.random.default_rng(0), np.array([2**24 + 1, 2**24 + 3, 2**25 + 2, 2**23 + 1, 1])[:, None]
     near = (ties << np.arange(37)) + np.array([-1, 0, 1])[:, None, None]
     wanted = np.concatenate([near.ravel(), rng.integers(0, 2**62, 2000) >> rng.integers(0, 62, 2000), [0, 2**62]])

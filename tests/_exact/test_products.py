@@ -32,7 +32,7 @@ def by_halves(row):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7, 64, 97])
-def test_neighbours_are_multiplied(count):
+def test_neighbors_are_multiplied(count):
     x = RNG.uniform(0.5, 1.9, (3, count)).astype(np.float32)
     got = product_of(x)
     assert_same_bits(got, np.float32([by_halves(row) for row in x]))

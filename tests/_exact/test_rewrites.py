@@ -1,4 +1,4 @@
-"""XLA rewrites products, quotients and conversions of neighbouring operations; the rules keep them apart.
+"""XLA rewrites products, quotients and conversions of neighboring operations; the rules keep them apart.
 
 Each function runs eagerly, one operation at a time, and in one compiled program; the oracle is in NumPy.
 """

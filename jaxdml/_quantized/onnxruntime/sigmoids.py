@@ -55,7 +55,7 @@ def _computed(x: Any, *, code: str, program: Any) -> Array:
 
 
 def _quotient(x: Any, limit: float, numerator: tuple[float, ...], denominator: tuple[float, ...]) -> Array:
-    """fl(fl(x * p(x**2)) / q(x**2)), with x clamped to the limit and the coefficients of p and q, the highest first."""
+    """fl(fl(x * p(x**2)) / q(x**2)), with x clamped to the limit; coefficients of p and q are given highest first."""
     x = lax.clamp(np.float32(-limit), x, np.float32(limit))
     squares = jnp.broadcast_to(rounding.flushed(x * x), (2, *x.shape))
     highest, *others = np.asarray([numerator, denominator], np.float32).T.reshape(-1, 2, *(1,) * x.ndim)

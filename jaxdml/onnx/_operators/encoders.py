@@ -44,7 +44,7 @@ def attention_with_projection(
     qkv_hidden_sizes: tuple[int, ...] | None = None, rotary_embedding_dim: int | None = None,
     scale: float | None = None, unidirectional: int = 0,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Attention among the tokens x [B, S, I], which weights [I, O] project; and past and new keys and values.
+    """Attention among the tokens x [B, S, I], projected by weights [I, O]; and past and new keys and values.
 
     The O columns are queries, keys and values, with the sizes `qkv_hidden_sizes`, or a third each.
     """

@@ -63,7 +63,7 @@ def _rows(writer: Writer, value: str) -> tuple[str, str, str]:
 
 
 def _columns(writer: Writer, value: str) -> tuple[str, str, str]:
-    """Columns as uint8 with the zero point 128; their scales; and the sums of their integers, each minus 128."""
+    """Columns as uint8 with the zero point 128; their scales; and the sums of (integer - 128)."""
     emit, number = writer.emit, writer.float32
     greatest = reduced(writer, "ReduceMax", emit("Abs", value), [-2], keep=True)
     scale = emit("Max", emit("Div", greatest, number(MOST_SIGNED)), number(SMALLEST))

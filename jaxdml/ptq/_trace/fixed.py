@@ -98,7 +98,7 @@ class FixedValues:
         return moved(inputs[0], equation.params) if moved else _not_one(shape)
 
     def _axes_of_product(self, equation: Equation) -> Axes:
-        """The axes of a product's result: batch axes, then the free axes of the left and of the right operand."""
+        """The varying axes of a product, which has batch axes, then free axes of its left and right operand."""
         contracted, batch = equation.params["dimension_numbers"]
         found, free = set[int](), list[bool]()
         for name, reduced, shared in zip(equation.inputs, contracted, batch, strict=True):
