@@ -171,7 +171,10 @@ def poolings() -> Iterator[Case]:
     yield pool("one scale per channel", of(S8, 2, 32, 14, 14), *channels, *channels, window_size=3)
 
 
-FUNCTIONS = ("exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "sin", "cos", "sqrt", "rsqrt")
+FUNCTIONS = (
+    "exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "erf_inv", "sin", "cos", "tan", "asin",
+    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sqrt", "rsqrt",
+)  # fmt: skip
 
 
 def exact_floats() -> Iterator[Case]:
@@ -179,9 +182,10 @@ def exact_floats() -> Iterator[Case]:
     x, half = of(FLOAT, M, N), of(HALF, M, N)
     for name in FUNCTIONS:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x), is_quick=name in ("tanh", "erfc", "sin"))
-    for name in ["add", "mul", "div", "max", "pow"]:
+    for name in ["add", "mul", "div", "max", "pow", "atan2"]:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x, x))
     yield Case("exact", "cumsum", partial(exactly, jnp.cumsum, x))
+    yield Case("exact", "cumprod", partial(exactly, partial(jnp.cumprod, axis=1), x))
     yield Case("exact", "float16", partial(exactly, jax.nn.silu, half))
     yield Case("exact", "softmax", partial(exactly, jax.nn.softmax, x), is_quick=True)
     yield Case("exact", "standardize", partial(exactly, jax.nn.standardize, x), is_quick=True)
