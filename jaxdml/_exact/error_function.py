@@ -57,7 +57,7 @@ FAR_ROOT = (  # of s - 3
     0.0011465606512501836, -0.0034453310072422028, 0.006843093317002058, 0.002662399783730507, -0.16719800233840942,
 )  # fmt: skip
 HALF_ROOT_PI, HALF_ROOT_PI_REST = np.float32(0.88622695), np.float32(-2.66232e-08)
-LN2_REST = np.float32(-1.9046542e-09)
+LN2_ERROR = np.float32(-1.9046542e-09)  # ln 2 - LN2
 CENTER, G_SLOPE, G_SLOPE_REST = np.float32(0.1875), np.float32(1.283203125), np.float32(4.285782324586762e-06)
 G_LAST, G_LAST_REST = np.float32(0.16248995065689087), np.float32(1.0255090998612104e-08)
 ONE = np.float32(1)
@@ -146,7 +146,7 @@ def inverse_far(size: Array) -> Array:
     rest = rest + times(ONE - size, lost)
     upper, lower = log2(product)
     square, more = exact_product(-upper, LN2)
-    more = more - ((times(upper, LN2_REST) + times(lower, LN2)) + quotient(rest, product))
+    more = more - ((times(upper, LN2_ERROR) + times(lower, LN2)) + quotient(rest, product))
     s, rest = root_of(fast_sum(square, more))
     is_near = s < np.float32(2)
     place = s - where(is_near, np.float32(1.375), np.float32(3))

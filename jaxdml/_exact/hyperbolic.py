@@ -52,7 +52,7 @@ def odd(coefficients: tuple[float, ...], size: Array, edge: np.float32) -> Array
 
 def grown_and_shrunk(size: Array) -> tuple[Array, Pair, Array]:
     """n, a pair and a float: 2**n times the pair is e**size, and 2**n times the float is e**-size."""
-    n, r = reduced(lax.min(size, LAST))
+    n, r = reduced(size)
     e = one_more(grown(r))
     factor = power_of_two(integers(lax.min(n, np.float32(30))) * np.int32(-2))
     return n, e, quotient(ONE, e[0]) * factor

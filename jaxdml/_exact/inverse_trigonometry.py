@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._exact.arithmetic import divided, quotient, rooted
+from jaxdml._exact.arithmetic import divided, quotient, root_of
 from jaxdml._exact.pairs import (
+    BITS_OF_ONE,
     INFINITY,
     NAN,
     Pair,
@@ -33,7 +34,7 @@ ASIN = (0.04215701296925545, 0.024185502901673317, 0.045469019562006, 0.07495310
 HALF_PI, HALF_PI_REST = np.float32(1.5707964), np.float32(-4.371139e-08)
 PI, PI_REST = np.float32(3.1415927), np.float32(-8.742278e-08)
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
-MANTISSA, BITS_OF_ONE = np.int32(2**23 - 1), np.int32(0x3F800000)
+MANTISSA = np.int32(2**23 - 1)
 FAR = np.int32(30)  # where the exponents differ by more, atan(t) rounds to t
 
 
@@ -84,9 +85,8 @@ def arc(x: Array) -> tuple[Array, Pair]:
     size = lax.abs(x)
     is_near = size <= HALF
     square = where(is_near, times(size, size), (ONE - size) * HALF)  # exact above 1/2
-    s = where(is_near, size, rooted(square))
-    product, rest = exact_product(s, s)
-    rest = where(is_near | (square == 0), ZERO, quotient((square - product) - rest, s + s))
+    root, rest = root_of((square, lax.full_like(square, 0)))
+    s, rest = where(is_near, size, root), where(is_near, ZERO, rest)
     return is_near, (s, times(s, times(horner(ASIN, square), square)) + rest)
 
 

@@ -9,15 +9,13 @@ Factors are moved as integers. XLA adds zeros to floats when it moves them betwe
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.sharding import replicated_along
 from jaxdml._exact.arithmetic import multiplied
-from jaxdml._exact.pairs import bits, floats
+from jaxdml._exact.pairs import BITS_OF_ONE, bits, floats
 
 Array = jax.Array
-BITS_OF_ONE = np.int32(0x3F800000)
 
 
 def total(x: Array, axes: Sequence[int]) -> Array:
