@@ -25,7 +25,7 @@ from jaxdml._tables import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import device_products  # noqa: E402
+from benchmarks import device_times  # noqa: E402
 from benchmarks.tables import ptq_table  # noqa: E402
 
 README, LEVELS = ROOT / "README.md", ROOT / "docs" / "feature_levels.md"
@@ -95,7 +95,7 @@ def times(path: Path) -> str:
 def products() -> str:
     """Times of int8 products in a loop on a GPU."""
     rows = json.loads(GPU_PRODUCTS.read_text(encoding="utf-8"))["products"]
-    return "\n".join([device_products.HEAD, *map(device_products.text_of, rows)])
+    return device_times.shown("products", rows)
 
 
 def missed() -> str:

@@ -2,8 +2,9 @@
 
 `make test-accelerators` inspects programs for devices that the machine need not have; this command runs on a device. It
 measures how far the device's own quotients, square roots and int8 products are off. It compares the bits of corrected
-quotients and roots, of every rule of exact floats, of products, of sums that wrap, and of random public calls
-(tests/commands/campaign.py). With JAX_PLATFORMS=cuda,cpu the first device is a GPU. The first difference ends the run.
+quotients and roots, of every rule of exact floats, of products, of sums that wrap, of random public calls
+(tests/commands/campaign.py), and of quantized networks and language models. With JAX_PLATFORMS=cuda,cpu the first
+device is a GPU. The first difference ends the run.
 """
 
 import argparse
@@ -18,10 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jaxdml as dml
+import jaxdml.onnx
 from _exact import attention_battery, battery
+from _onnx.greedy import decoded
+from _ptq.quantized import NETWORKS, network, quantized
+from benchmarks.decoder_files import Sizes, decoder
 from commands import campaign
 from helpers.compare import assert_same_bits
 from helpers.every_float import every
@@ -124,14 +130,17 @@ def roots(options: argparse.Namespace) -> str:
     return f"the device's own err by at most {most} ulp, {compared:,} corrected"
 
 
-def powers(options: argparse.Namespace) -> str:
-    """Powers of random numbers, against the same rule on a CPU."""
-    rng, cpu, function = np.random.default_rng(4), jax.devices("cpu")[0], jax.jit(dml.exact(lax.pow))
-    for _ in range(chunks(options)):
-        x = np.exp(rng.standard_normal(CHUNK) * 5).astype(np.float32)
-        y = (rng.standard_normal(CHUNK) * 8).astype(np.float32)
-        assert_same_bits(function(x, y), function(*(jax.device_put(z, cpu) for z in (x, y))), "pow")
-    return f"{chunks(options) * CHUNK:,}"
+def pairs(options: argparse.Namespace) -> str:
+    """Exact floats of two arguments, random numbers, against the same rules on a CPU."""
+    rng, cpu, compared = np.random.default_rng(4), jax.devices("cpu")[0], 0
+    for name in ("pow", "atan2", "rem"):
+        function = jax.jit(dml.exact(getattr(lax, name)))
+        for _ in range(chunks(options)):
+            x = np.exp(rng.standard_normal(CHUNK) * 5).astype(np.float32)
+            y = (rng.standard_normal(CHUNK) * 8).astype(np.float32)
+            assert_same_bits(function(x, y), function(*(jax.device_put(z, cpu) for z in (x, y))), name)
+            compared += x.size
+    return f"{compared:,} of 3 functions"
 
 
 def functions(options: argparse.Namespace) -> str:
@@ -158,16 +167,50 @@ def calls(options: argparse.Namespace) -> str:
     return f"{compared:,} outputs of {number} calls of seed {options.seed}"
 
 
+def networks(options: argparse.Namespace) -> str:
+    """Quantized networks, static and dynamic, whose floats are exact, against a CPU."""
+    device, cpu, compared = jax.devices()[0], jax.devices("cpu")[0], 0
+    for name in NETWORKS:
+        for products in ("static", "dynamic"):
+            with jax.default_device(cpu):
+                model = quantized(name, kernels="xla", products=products, floats="exact")
+                inputs = network(name).make_inputs(3, seed=7)
+                right = jax.tree.map(np.asarray, jax.jit(model.apply)(model.params, *inputs))
+            params, *inputs = jax.device_put((model.params, *inputs), device)
+            leaves = jax.tree.leaves(jax.jit(model.apply)(params, *inputs))
+            assert all(leaf.devices() == {device} for leaf in leaves)
+            for got, expected in zip(leaves, jax.tree.leaves(right), strict=True):
+                assert_same_bits(got, expected, f"{name}, {products}")
+                compared += expected.size
+    return f"{compared:,} outputs of {2 * len(NETWORKS)} networks"
+
+
+def decoders(options: argparse.Namespace) -> str:
+    """Language models with 4-bit weights: greedy tokens after a prompt and their logits, against a CPU."""
+    cpu, compared = jax.devices("cpu")[0], 0
+    prompt = np.random.default_rng(0).integers(0, 100, (3, 5))
+    for level in (0, 4):
+        sizes = Sizes(accuracy_level=level, window=12, softcap=20.0)
+        model = jaxdml.onnx.load(decoder(sizes), floats="exact")
+        tokens, logits = decoded(model, sizes, prompt)
+        with jax.default_device(cpu):
+            right_tokens, right_logits = decoded(jaxdml.onnx.load(decoder(sizes), floats="exact"), sizes, prompt)
+        assert_same_bits(logits, right_logits, f"logits at accuracy level {level}")
+        assert (tokens == right_tokens).all()
+        compared += logits.size
+    return f"{compared:,} logits of {right_tokens.size} tokens at each of 2 accuracy levels"
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
-    "sums": sums, "products": products, "rules": rules, "quotients": quotients, "roots": roots, "powers": powers,
-    "functions": functions, "calls": calls,
+    "sums": sums, "products": products, "rules": rules, "quotients": quotients, "roots": roots, "pairs": pairs,
+    "functions": functions, "networks": networks, "decoders": decoders, "calls": calls,
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--count", type=float, default=1e8, help="random quotients and powers")
+    parser.add_argument("--count", type=float, default=1e8, help="random quotients, and pairs for each function")
     parser.add_argument("--step", type=int, default=17, help="every so many-th float32 for roots and functions")
     parser.add_argument("--seconds", type=float, default=60, help="spent on random calls")
     parser.add_argument("--seed", type=int, default=0, help="of random calls")
