@@ -32,7 +32,7 @@ def x64(request):
 
 # Set by continuous integration.
 SKIP_NOTHING = "JAXDML_TESTS_SKIP_NOTHING"
-PART = "JAXDML_TESTS_PART"  # "0/4" to "3/4" are the quarters
+PART = "JAXDML_TESTS_PART"  # "0/8" to "7/8" are the eighths
 
 
 def pytest_configure(config):
