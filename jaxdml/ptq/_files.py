@@ -110,7 +110,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         if the pytree consists of dicts, lists and tuples.
 
     Returns:
-      The model; it computes the same bits as the saved model.
+      The model; it computes the same bits as the saved model. Floats that the saving version left to XLA follow the
+      rules of `jaxdml.exact` if this version has them.
 
     Raises:
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.
