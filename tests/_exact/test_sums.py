@@ -24,7 +24,7 @@ def in_order(x):
     "count", [2, 3, 5, 16, 63, 128, 129, 1000, 4096, 2**15, pytest.param(2**20, marks=pytest.mark.rare)]
 )
 def test_no_sum_errs_more_than_one_in_order(count):
-    """The largest errors over many rows of zero-mean data, and the bound that docs/exact_rules.md gives."""
+    """The largest errors over many rows of zero-mean data, and the bound that docs/exact_sums.md gives."""
     x = RNG.standard_normal((max(2**12 // count, 8), count)).astype(np.float32)
     right, got = x.astype(np.float64).sum(-1), np.asarray(sum_of(x))
     assert_same_bits(got, floats.reduce_sum(x), count)
@@ -34,7 +34,7 @@ def test_no_sum_errs_more_than_one_in_order(count):
 
 
 def bound(x, right):
-    """The largest error that docs/exact_rules.md allows."""
+    """The largest error that docs/exact_sums.md allows."""
     count = x.shape[-1]
     k, e = min(22, 29 - int(np.log2(count))), np.frexp(np.abs(x).max(-1))[1]
     return count * 2.0 ** (e - 2 * k - 1) + 0.75 * np.spacing(np.abs(right).astype(np.float32))

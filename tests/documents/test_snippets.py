@@ -86,6 +86,7 @@ def test_pages_have_snippets():
     lists |= {"docs/times/blocks.md", "docs/times/ptq.md"}
     inside = {f"docs/{name}.md" for name in ("accelerators", "changing", "design", "exact_rules", "onnx_fusing")}
     inside |= {"docs/numerics_accelerators.md", "docs/numerics_products.md", "docs/native_memory.md"}
+    inside |= {"docs/accuracy_tools.md", "docs/exact_sums.md", "docs/native_files.md", "docs/ptq_integers.md"}
     inside |= {"docs/native_sets.md", "docs/onnx_numerics.md", "docs/onnx_operators.md"}
     names = {f"docs/reference/{name}.md" for name in (*generate.PAGES_OF_OTHERS, "index")}
     names.remove("docs/reference/matrix_multiply_blocks.md")
