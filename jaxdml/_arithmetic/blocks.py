@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import planes, rounding
+from jaxdml._arithmetic import planes, platforms, rounding
 from jaxdml._arithmetic.kernel_call import Kernel, with_kernel
 from jaxdml._arithmetic.native_call import Result, library_call
-from jaxdml._arithmetic.platforms import int8_dot
 from jaxdml._arithmetic.prepared_blocks import PreparedBlocks, blocks_of, packed
 from jaxdml._arithmetic.sharding import replicated_along, replicated_in_space
 
 Array = jax.Array
+ON_CPU, ELSEWHERE, MOST_SUMS = 1, 32, 2**24  # blocks that one operation of XLA multiplies, and its largest result
 MIDDLES = {"uint4": 8, "uint8": 128}  # the middles of unsigned ranges
 
 
@@ -101,31 +101,54 @@ def _product(
     """float32 [M, K] times b [N, K] plus bias [N], float32 [M, N]."""
     weights, scale, zero_point = b.parts() if isinstance(b, PreparedBlocks) else (b, scale, zero_point)
     blocks = blocks_of(weights, scale, zero_point)
-    values = _padded(_centered(_with_whole_rows(weights)), blocks.size)
-    zero_points = None if zero_point is None else _int32(_centered(_with_whole_rows(zero_point)))
-    scales = rounding.flushed(_float32(_with_whole_rows(scale)))
+    values = _by_block(_in_blocks(_centered(_with_whole_rows(weights)), blocks.size))
+    zero_points = None if zero_point is None else _by_block(_int32(_centered(_with_whole_rows(zero_point))))
+    scales = _by_block(rounding.flushed(_float32(_with_whole_rows(scale))))
     a_scales, of_a = planes.rounded_rows(_in_blocks(_with_whole_rows(rows), blocks.size), planes.largest(count))
-    planes_of_a = planes.split(_int32(of_a), count)
+    a_scales, planes_of_a = _by_block(a_scales), planes.split(_by_block(_int32(of_a)), count)
 
-    def term(block: Any) -> Array:
-        """fl(fl(a_scale * scale) * fl(sums)) of one block."""
-
-        def at(x: Array, axis: int, size: int = 1) -> Array:
-            return lax.dynamic_slice_in_dim(x, block * size, size, axis)
-
-        weights_here, sums = at(values, 1, blocks.size), []
-        for plane in planes_of_a:
-            here = lax.squeeze(at(plane, 1), (1,))
-            total = int8_dot(here, weights_here, "NK")
-            if zero_points is not None:
-                of_rows = lax.reduce(_int32(here), np.int32(0), lax.add, (1,))
-                total -= of_rows[:, None] * at(zero_points, 1)[:, 0][None, :]
-            sums.append(total)
-        scale = rounding.product(at(a_scales, 1), lax.transpose(at(scales, 1), (1, 0)))
-        return rounding.flushed(lax.mul(scale, planes.combined(sums)))
-
-    output = lax.fori_loop(1, blocks.number, lambda block, sum: rounding.total(sum, term(block)), term(0))
+    at_once = max(1, min(ELSEWHERE, MOST_SUMS // max(1, rows.shape[0] * blocks.columns)))
+    forms: platforms.Forms = {"cpu": partial(_sum, at_once=ON_CPU)}
+    operands = a_scales, scales, planes_of_a, values, zero_points
+    output = platforms.by_platform(forms, partial(_sum, at_once=at_once), *operands)
     return output if bias is None else rounding.total(output, rounding.flushed(_float32(bias))[None, :])
+
+
+def _sum(
+    a_scales: Array, scales: Array, planes_of_a: list[Array], values: Array, zero_points: Array | None, *, at_once: int
+) -> Array:  # fmt: skip
+    """The sum over all blocks of fl(fl(a_scale * scale) * fl(sums of products)), in order.
+
+    One operation of XLA multiplies `at_once` blocks. A GPU would idle between operations that multiply one block each;
+    on a CPU, single blocks are faster.
+    """
+
+    def added(output: Array | None, first: Any, number: int) -> Array:
+        def at(x: Array) -> Array:
+            return lax.dynamic_slice_in_dim(x, first, number, 0)
+
+        weights, sums = at(values), []
+        for plane in planes_of_a:
+            here = at(plane)
+            total = platforms.int8_dot(here, weights, "NK")
+            if zero_points is not None:
+                of_rows = lax.reduce(_int32(here), np.int32(0), lax.add, (2,))
+                total -= of_rows[:, :, None] * at(zero_points)[:, None, :]
+            sums.append(total)
+        scale = rounding.product(at(a_scales)[:, :, None], at(scales)[:, None, :])
+        terms = rounding.flushed(lax.mul(scale, planes.combined(sums)))
+        for place in range(number):
+            term = lax.index_in_dim(terms, place, 0, keepdims=False)
+            output = term if output is None else rounding.total(output, term)
+        assert output is not None
+        return output
+
+    count = values.shape[0]
+    at_once = min(at_once, count)
+    groups, rest = divmod(count, at_once)
+    output = added(None, 0, at_once)
+    output = lax.fori_loop(1, groups, lambda group, sum: added(sum, group * at_once, at_once), output)
+    return added(output, groups * at_once, rest) if rest else output
 
 
 def _with_whole_rows(x: Array) -> Array:
@@ -149,6 +172,11 @@ def _padded(x: Array, size: int) -> Array:
 def _in_blocks(x: Array, size: int) -> Array:
     x = _padded(x, size)
     return lax.reshape(x, (x.shape[0], x.shape[1] // size, size))
+
+
+def _by_block(x: Array) -> Array:
+    """[rows, blocks, ...] as [blocks, rows, ...]."""
+    return lax.transpose(x, (1, 0, *range(2, x.ndim)))
 
 
 def _int32(x: Array) -> Array:

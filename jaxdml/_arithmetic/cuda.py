@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8, windows
@@ -19,15 +20,25 @@ from jaxdml._arithmetic.matrix_product import matrix_product
 
 Array = jax.Array
 MOST_TERMS = 2**10  # the sum of this many products of int8 numbers is exact in float32
+FEW_ROWS = 4  # so many rows take less time without tensor cores, if the terms of a sum are next to each other
 
 
 def dot(a: Array, b: Array, layout: str = "KN") -> Array:
     """int8 [..., M, K] times int8 [..., K, *N] or, with layout "NK", [..., N, K], in int32: [..., M, *N]."""
+    if layout == "NK" and isinstance(a.shape[-2], int) and a.shape[-2] <= FEW_ROWS:
+        return _sums_of_few_rows(a, b)
     if isinstance(a.shape[-1], int):
         return int8.in_parts(functools.partial(_product_of_floats, layout=layout), a, b, layout, MOST_TERMS)
     # A symbolic depth is not split. Products of int32 use neither tensor cores nor the kernels that double sums.
     wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (a, b))
     return matrix_product(wide, values, layout, lax.Precision.DEFAULT, jnp.int32)
+
+
+def _sums_of_few_rows(a: Array, b: Array) -> Array:
+    """The int8 product [..., M, K] times [..., N, K] as sums of int32 numbers. XLA:GPU reads b once for each row."""
+    a, b = (lax.convert_element_type(operand, jnp.int32) for operand in (a, b))
+    terms = a[..., :, None, :] * b[..., None, :, :]
+    return lax.reduce(terms, np.int32(0), lax.add, (terms.ndim - 1,))
 
 
 def _product_of_floats(a: Array, b: Array, layout: str) -> Array:

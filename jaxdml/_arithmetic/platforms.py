@@ -26,22 +26,23 @@ fits_floats = cpu.fits_floats
 
 def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
     """int8 [..., M, K] times int8 [..., K, N] or, with layout "NK", [..., N, K], in int32: [..., M, N]."""
-    return _by_platform(DOTS, int8.product_in_parts, a, b, layout=layout)
+    return by_platform(DOTS, int8.product_in_parts, a, b, layout=layout)
 
 
 def dot_in_floats(
     by_integers: Callable[..., Array], a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layout: str
 ) -> Array:
     """An int8 product minus zero points, if `fits_floats` holds: in floats on CPUs, elsewhere by `by_integers`."""
-    return _by_platform(DOTS_IN_FLOATS, by_integers, a, a_zero_point, b, b_zero_point, layout=layout)
+    return by_platform(DOTS_IN_FLOATS, by_integers, a, a_zero_point, b, b_zero_point, layout=layout)
 
 
 def int8_conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """Convolution of padded int8 [N, C, *spatial] with the filter, in int32: [N, O, *output]."""
-    return _by_platform(CONVS, int32.conv, x, filter, strides=strides, dilations=dilations)
+    return by_platform(CONVS, int32.conv, x, filter, strides=strides, dilations=dilations)
 
 
-def _by_platform(forms: Forms, default: Callable[..., Array], *operands: Any, **statics: Any) -> Array:
+def by_platform(forms: Forms, default: Callable[..., Array], *operands: Any, **statics: Any) -> Array:
+    """The form for the platform for which XLA compiles, else the default, applied to pytrees of arrays."""
     bound = {platform: functools.partial(form, **statics) for platform, form in forms.items()}
     result: Array = lax.platform_dependent(*operands, **bound, default=functools.partial(default, **statics))
     return result

@@ -44,11 +44,20 @@ def test_bits(depth, layout):
 
 
 @pytest.mark.rare
-def test_sums_wrap():
+@pytest.mark.parametrize("layout", ["KN", "NK"])
+def test_sums_wrap(layout):
     """Sums of so many products that int32 wraps."""
     a = np.full((1, 2**17 + 3), -128, np.int8)
     assert (a.astype(np.int64) @ a.T > 2**31).all()
-    assert_same_bits(computed(a, a.T), product(a, a.T))
+    assert_same_bits(computed(a, a.T, layout), product(a, a.T))
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_few_rows_by_prepared_weights_take_no_tensor_cores(rows):
+    a, b = of_bytes(rows, 1030), of_bytes(1030, 7)
+    assert_same_bits(computed(a, b, "NK"), product(a, b))
+    depths = [] if rows == 4 else [("bf16", "1024"), ("bf16", "6")]
+    assert contracted(lambda a, b: cuda.dot(a, b, "NK"), a.shape, b.T.shape) == depths
 
 
 @pytest.mark.parametrize("depth", [1024, 1025])
