@@ -14,6 +14,7 @@ import jaxdml as dml
 from benchmarks.machine import environment, name_of
 from benchmarks.timing import interleaved, median
 
+BLOCK_OF_FLOATS = "floats of a block"
 RESULTS = Path(__file__).parent / "results"
 HEAD = """# What exact floats cost
 
@@ -54,7 +55,7 @@ def cases(batches=(1, 4, 8)):
         yield "RMS norm", rms_norm, (rows, *width)
         yield "gelu by erf", functools.partial(jax.nn.gelu, approximate=False), ((batch * 384, 3072),)
         scores, hidden = (batch * 12, 384, 384), (batch * 384, 3072)
-        yield "floats of a block", floats_of_a_block, (rows, scores, hidden, *width)
+        yield BLOCK_OF_FLOATS, floats_of_a_block, (rows, scores, hidden, *width)
     for name, function in {"gelu by tanh": jax.nn.gelu, "silu": jax.nn.silu, "tanh": jnp.tanh, "exp": jnp.exp}.items():
         yield name, function, ((384, 3072),)
     yield "sums of rows", lambda x: x.sum(-1), ((384, 3072),)

@@ -41,7 +41,6 @@ TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"
 GPU_TIMES = ROOT / "benchmarks" / "results" / "gpu_nvidia_h200.json"
-GPU_PRODUCTS = ROOT / "benchmarks" / "results" / "products_gpu_nvidia_h200.json"
 TIMES_PAGES = {
     results: ROOT / "docs" / "times" / f"{name}.md"
     for results, name in {TIMES: "avx512_vnni", AVX2_TIMES: "avx2", AMX_TIMES: "amx", GPU_TIMES: "gpu"}.items()
@@ -92,10 +91,13 @@ def times(path: Path) -> str:
     return Table("times", ("case", "jaxdml, ms", *peers.values()), lines).markdown()
 
 
-def products() -> str:
-    """Times of int8 products in a loop on a GPU."""
-    rows = json.loads(GPU_PRODUCTS.read_text(encoding="utf-8"))["products"]
-    return device_times.shown("products", rows)
+def device_tables() -> dict[str, str]:
+    """Times in a loop on a GPU, by the name of the table."""
+    paths = {name: GPU_TIMES.with_name(f"{name}_{GPU_TIMES.name}") for name in device_times.TABLES}
+    return {
+        name: device_times.shown(name, json.loads(path.read_text(encoding="utf-8"))[name])
+        for name, path in paths.items()
+    }
 
 
 def missed() -> str:
@@ -162,7 +164,7 @@ def performance(text: str) -> str:
 
 def times_page(results: Path, text: str) -> str:
     """docs/times/<processor>.md with its tables between their marks."""
-    return _between_marks(text, {"times": times(results)} | ({"products": products()} if results == GPU_TIMES else {}))
+    return _between_marks(text, {"times": times(results)} | (device_tables() if results == GPU_TIMES else {}))
 
 
 def onnx_operators_page(text: str) -> str:

@@ -93,9 +93,14 @@ def products_by_blocks() -> Iterator[Case]:
     b, scale = of(jnp.uint4, N, K), of(FLOAT, N, K // 32)
     yield multiply("uint4, int22", a, b, scale, of(jnp.uint4, N, K // 32), is_quick=True)
     yield multiply("int4, int8", a, of(jnp.int4, N, K), scale, precision="int8")
+    yield multiply("one row, 70 blocks", of(FLOAT, 1, 2240), of(jnp.uint4, N, 2240), of(FLOAT, N, 70))
     yield multiply(
         "uint8, int15, bfloat16", of(jnp.bfloat16, M, K), of(U8, N, K), of(HALF, N, K // 32), precision="int15"
     )
+
+
+def by_prepared(a: Any, b: Any) -> Any:
+    return dml.matrix_multiply_integer(a, None, dml.prepare_matrix_multiply_b(b), None)
 
 
 def products() -> Iterator[Case]:
@@ -106,6 +111,8 @@ def products() -> Iterator[Case]:
     yield product("traced scales", a, of(FLOAT), of(U8), b, of(FLOAT), of(S8), of(FLOAT), of(U8), is_quick=True)
     rows, columns = (of(FLOAT, M, 1), of(U8, M, 1)), (of(FLOAT, N), of(S8, N))
     yield product("one scale per row and per column", a, *rows, b, *columns, of(FLOAT, M, 1), of(U8, M, 1))
+    few = of(S8, 3, K), of(S8, K, N)
+    yield Case("matrix_multiply_integer", "three rows by prepared weights", lambda: (by_prepared, few), is_quick=True)
     yield product("uint8 by uint8", a, SCALE, ZERO, of(U8, K, N), FINE, ZERO, COARSE, ZERO)
     yield product("int8 by int8, no zero points", of(S8, M, K), SCALE, None, b, FINE, None, COARSE, None)
     yield product("batches", of(U8, 4, M, K), SCALE, ZERO, of(S8, 4, K, N), FINE, None, COARSE, ZERO)
@@ -185,6 +192,7 @@ def exact_floats() -> Iterator[Case]:
     for name in ["add", "mul", "div", "max", "pow", "atan2"]:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x, x))
     yield Case("exact", "cumsum", partial(exactly, jnp.cumsum, x))
+    yield Case("exact", "prod", partial(exactly, partial(jnp.prod, axis=1), x))
     yield Case("exact", "cumprod", partial(exactly, partial(jnp.cumprod, axis=1), x))
     yield Case("exact", "float16", partial(exactly, jax.nn.silu, half))
     yield Case("exact", "softmax", partial(exactly, jax.nn.softmax, x), is_quick=True)

@@ -184,6 +184,15 @@ def test_a_sum_of_floats_is_of_few_products_of_int8_numbers(summed, is_right, st
     assert judged(body, kind=verdict.of_reductions) == ([] if is_right and start == 0 else ["reduce f32 by add"])
 
 
+@pytest.mark.parametrize(("size", "start", "is_right"), [(1, "-0", True), (1, "0", False), (2, "-0", False)])
+def test_a_sum_of_one_number_from_minus_zero_moves_it(size, start, is_right):
+    """+0 would turn -0 into +0."""
+    body = f"""%p = f32[8,{size}] parameter(6)
+  %start = f32[] constant({start})
+  ROOT %z = f32[8] reduce(%p, %start), dimensions={{1}}, to_apply=%sum"""
+    assert judged(body, kind=verdict.of_reductions) == ([] if is_right else ["reduce f32 by add"])
+
+
 @pytest.mark.parametrize(("x", "f", "rest", "depth"), [
     ("2,32,16,16", "48,32,3,3", "window={size=3x3}, dim_labels=bf01_oi01->bf01", 288),
     ("2,32,16,16", "48,8,3,3", "window={size=3x3}, dim_labels=bf01_oi01->bf01, feature_group_count=4", 72),
