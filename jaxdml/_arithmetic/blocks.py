@@ -107,7 +107,8 @@ def _product(
     a_scales, of_a = planes.rounded_rows(_in_blocks(_with_whole_rows(rows), blocks.size), planes.largest(count))
     a_scales, planes_of_a = _by_block(a_scales), planes.split(_by_block(_int32(of_a)), count)
 
-    at_once = max(1, min(ELSEWHERE, MOST_SUMS // max(1, rows.shape[0] * blocks.columns)))
+    size = rows.shape[0] * blocks.columns
+    at_once = max(1, min(ELSEWHERE, MOST_SUMS // max(1, size))) if isinstance(size, int) else 1  # it may be symbolic
     forms: platforms.Forms = {"cpu": partial(_sum, at_once=ON_CPU)}
     operands = a_scales, scales, planes_of_a, values, zero_points
     output = platforms.by_platform(forms, partial(_sum, at_once=at_once), *operands)
