@@ -249,6 +249,9 @@ class _Writer:
             self.constants[name], self.avals[name] = value, jax.typeof(value)
         return str(self.seen[key])
 
+    def literal(self, atom: Any) -> str:
+        return self.constant(np.asarray(atom.val, atom.aval.dtype), "literal")  # the value may be a Python bool
+
     def known(self, name: str) -> np.ndarray | None:
         """The value of a literal, a captured array or an iota of one dimension; None for other values."""
         return self.iotas[name] if name in self.iotas else self.constants.get(name)
@@ -264,7 +267,7 @@ class _Writer:
             of[var] = self.constant(value, "captured")
 
         def name(atom: Any) -> str:
-            return self.constant(atom.val, "literal") if isinstance(atom, jax.extend.core.Literal) else of[atom]
+            return self.literal(atom) if isinstance(atom, jax.extend.core.Literal) else of[atom]
 
         every = (*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars)
         read = {atom for atoms in every for atom in atoms if not isinstance(atom, jax.extend.core.Literal)}
