@@ -58,6 +58,14 @@ class Equation:
         return "transpose" in primitives_in(self.params["jaxpr"])
 
     @property
+    def fills(self) -> bool:
+        """Whether the equation is a gather whose result has a number, such as NaN, for indices out of bounds."""
+        mode = self.params.get("mode")
+        return mode is not None and mode not in (
+            lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        )  # fmt: skip
+
+    @property
     def params_text(self) -> str:
         """The parameters that affect values, as text; "" for a call, whose name identifies the computation."""
         return "" if self.called else params_text(self.params)
