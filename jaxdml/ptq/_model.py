@@ -28,7 +28,7 @@ from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
-from jaxdml.ptq._trace.traced import Traced, shapes_of
+from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of
 
 
 def _described(params: Any) -> Any:
@@ -118,7 +118,7 @@ class Model:
         if all(0 in aval.shape for aval in results):  # JAX traces different equations for some empty inputs
             return jax.tree.unflatten(program.structure, [jax.numpy.zeros(aval.shape, aval.dtype) for aval in results])
         fused = self._for(program).fused
-        given = dict(zip(fused.inputs, jax.tree.leaves(inputs), strict=True))
+        given = dict(zip(fused.inputs, leaves_of(inputs), strict=True))
         try:
             values = evaluate(bound(fused.nodes, program), {**fused.constants, **params, **given})
         except ModelError as error:
@@ -202,7 +202,7 @@ class Model:
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
         constants = multiplied(constants, self.factors)
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
-        given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
+        given = dict(zip(program.inputs, leaves_of(inputs), strict=True))
         contractions = {node.outputs[0]: node for node in floats.nodes}
         contractions = {name: contractions[name] for name, mode in self.modes[""].items() if mode != "float"}
         found = sqnr_of(

@@ -100,5 +100,10 @@ def test_a_named_tuple_is_one_input_and_a_python_number_keeps_its_weak_type():
     narrow = {"w": W.astype(jnp.bfloat16)}
     with jax.numpy_dtype_promotion("standard"):
         model = quantize(lambda p, x, s: (x @ p["w"]) * s, narrow, [(X.astype(jnp.bfloat16), 0.5)], progress=False)
-        assert model.apply(model.params, X.astype(jnp.bfloat16), 0.5).dtype == jnp.bfloat16
+        received = model.apply(model.params, X.astype(jnp.bfloat16), 0.5)
+        assert received.dtype == jnp.bfloat16
+        with jax.disable_jit():  # the number is no array then
+            assert_same_bits(model.apply(model.params, X.astype(jnp.bfloat16), 0.5), received)
+            assert model.sqnr(narrow, X.astype(jnp.bfloat16), 0.5).total > 30
+            quantize(model.traced.apply, narrow, [(X.astype(jnp.bfloat16), 0.5)], progress=False)
     assert dml.ptq.Model is type(model)
