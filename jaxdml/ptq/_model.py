@@ -17,6 +17,7 @@ from jaxdml._graph.report import html, table
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._choose.checks import check_outside
 from jaxdml.ptq._choose.equalize import multiplied
 from jaxdml.ptq._choose.flow import wide_readers
 from jaxdml.ptq._choose.modes import Mode, modes_as, options_to_try
@@ -189,10 +190,11 @@ class Model:
 
         Raises:
           PtqError: if params differ from the float function's parameters in structure, shapes or types, if `advice` is
-            not an integer of at least 0, or if it is above 0 and `load` returned the model.
+            not an integer of at least 0, if it is above 0 and `load` returned the model, or if JAX traces the call.
         """
         if not is_integer(advice) or advice < 0:
             raise PtqError(f"advice is {advice!r}, expected the number of layers to try rules for, such as 3")
+        check_outside("sqnr computes with the values of params and inputs", params, inputs)
         if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
