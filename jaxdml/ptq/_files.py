@@ -107,7 +107,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
       path: path of the file.
       apply: the float function that was quantized. `load` traces it again; its equations must be the same.
       params: the float parameters, or the same pytree with jax.ShapeDtypeStruct in place of arrays; not needed
-        if the pytree consists of dicts, lists and tuples.
+        if the pytree consists of lists, tuples, and dicts with strings as keys.
 
     Returns:
       The model; it computes the same bits as the saved model. Floats that the saving version left to XLA follow the
@@ -145,7 +145,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             raise
         raise PtqError(f"{path} {DAMAGED}") from error
     if params is None and structs is None:
-        raise PtqError(f"the pytree of parameters of {path} has nodes other than dicts, lists and tuples: {PARAMS}")
+        others = "nodes other than lists, tuples, and dicts with strings as keys"
+        raise PtqError(f"the pytree of parameters of {path} has {others}: {PARAMS}")
     own = structs if params is None else shapes_of(params)
     if structs is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
         raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")

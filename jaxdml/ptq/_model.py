@@ -141,7 +141,8 @@ class Model:
         if self.calibrated is None:
             text = "inputs of these sizes change the equations of apply"
             raise PtqError(
-                f"{text}; a loaded model allows this only if inputs are arrays, or dicts, lists and tuples of arrays"
+                f"{text}; a loaded model allows this only if inputs are arrays, or lists, tuples and "
+                "dicts of arrays, with strings as keys"
             )
         quantized = self.traced.calibrated(self.calibrated)
         with jax.ensure_compile_time_eval():
