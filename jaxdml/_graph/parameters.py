@@ -20,8 +20,10 @@ def wrong_params(own: Mapping[str, Any], given: Any) -> str:
         return f"{wrong_names}; expected model.params, or a dict like it"
     for name, value in own.items():
         if _shapes(given[name]) != _shapes(value):
-            text = f"params[{name!r}] is {_shown(given[name])}, expected {_shown(value)}"
-            return text + _remedy(given[name], value)
+            texts = [_shown(given[name]), _shown(value)]
+            if texts[0] == texts[1]:
+                texts = [_held(given[name]), _held(value)]
+            return f"params[{name!r}] is {texts[0]}, expected {texts[1]}{_remedy(given[name], value)}"
     return ""
 
 
@@ -47,9 +49,12 @@ def _shapes(tree: Any) -> tuple[Any, list[Any]]:
 
 
 def _remedy(given: Any, own: Any) -> str:
-    """Says how to prepare the weights if an array was given in place of prepared weights."""
-    if not isinstance(own, Prepared) or isinstance(given, Prepared) or not hasattr(given, "dtype"):
+    """Says how to prepare the weights if an array, or a cast of prepared weights, was given in their place."""
+    if not isinstance(own, Prepared) or not hasattr(given, "dtype"):
         return ""
+    if isinstance(given, Prepared):
+        is_cast = getattr(given.data, "dtype", own.data.dtype) != own.data.dtype
+        return "; do not cast prepared weights" if is_cast else ""
     if isinstance(own, PreparedFilter):
         return f"; write jaxdml.prepare_convolution_filter(array, group_count={own.group_count})"
     if isinstance(own, PreparedBlocks):
@@ -60,6 +65,15 @@ def _remedy(given: Any, own: Any) -> str:
 def _shown(tree: Any) -> str:
     if isinstance(tree, Prepared):
         return repr(tree)
-    structure, leaves = _shapes(tree)
-    arrays = " and ".join("no array" if shape is None else f"{dtype}{list(shape)}" for shape, dtype in leaves)
+    structure, arrays = jax.tree.structure(tree), _arrays(tree)
     return arrays if jax.tree_util.treedef_is_leaf(structure) else f"{type(tree).__name__} of {arrays}"
+
+
+def _held(tree: Any) -> str:
+    """Prepared weights as text, with the array that they hold, which may have another type after a cast."""
+    return f"{tree!r} in the layout {tree.layout}, with data {_arrays(tree)}"
+
+
+def _arrays(tree: Any) -> str:
+    _, leaves = _shapes(tree)
+    return " and ".join("no array" if shape is None else f"{dtype}{list(shape)}" for shape, dtype in leaves)

@@ -18,7 +18,7 @@ from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Statistics
 from jaxdml.ptq._integers.adapt import alike
 from jaxdml.ptq._trace.scans import bound, with_body
-from jaxdml.ptq._trace.traced import Traced, shapes_of
+from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of
 from jaxdml.ptq._trace.values import Value, factor_name
 
 
@@ -92,7 +92,7 @@ class Calibration:
                 if program.signature() == traced.signature
                 else _with_observers(alike(unit, constants_of, program), observers)
             )
-            given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
+            given = dict(zip(program.inputs, leaves_of(inputs), strict=True))
             values = evaluate(bound(own.nodes, program), {**own.constants, **small, **large, **given, **states})
             after = {name: values[str(_of_observer(value, AFTER, value.scan))] for value, name in self._names.items()}
             return after, {name: state.is_finite for name, state in after.items()}

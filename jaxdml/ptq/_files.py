@@ -11,6 +11,7 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +42,7 @@ DAMAGE = (
     ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 DAMAGED = "is not a file that jaxdml.ptq.save wrote, or it is damaged"
+GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # each has a type of keys, which jnp.dtype does not know
 PARAMS = "write load(path, apply, params); params are the float parameters, or the same pytree of jax.ShapeDtypeStruct"
 
 
@@ -107,7 +109,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
       path: path of the file.
       apply: the float function that was quantized. `load` traces it again; its equations must be the same.
       params: the float parameters, or the same pytree with jax.ShapeDtypeStruct in place of arrays; not needed
-        if the pytree consists of dicts, lists and tuples.
+        if the pytree consists of lists, tuples, and dicts with strings as keys.
 
     Returns:
       The model; it computes the same bits as the saved model. Floats that the saving version left to XLA follow the
@@ -145,7 +147,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             raise
         raise PtqError(f"{path} {DAMAGED}") from error
     if params is None and structs is None:
-        raise PtqError(f"the pytree of parameters of {path} has nodes other than dicts, lists and tuples: {PARAMS}")
+        others = "nodes other than lists, tuples, and dicts with strings as keys"
+        raise PtqError(f"the pytree of parameters of {path} has {others}: {PARAMS}")
     own = structs if params is None else shapes_of(params)
     if structs is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
         raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")
@@ -268,7 +271,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _skeleton(tree: Any) -> Any:
-    """A pytree of shapes and types as JSON; None if it has nodes other than dicts, lists and tuples."""
+    """A pytree of shapes and types as JSON; None if it has other nodes than `_written` takes."""
     try:
         return _written(tree)
     except TypeError:
@@ -276,7 +279,13 @@ def _skeleton(tree: Any) -> Any:
 
 
 def _written(tree: Any) -> Any:
+    """A pytree of lists, tuples and dicts with strings as keys, as JSON.
+
+    Raises:
+      TypeError: if the pytree has other nodes, or keys of random numbers for a generator that is not JAX's own.
+    """
     if isinstance(tree, jax.ShapeDtypeStruct):
+        _type_named(str(tree.dtype))
         return {"shape": [int(size) for size in tree.shape], "dtype": str(tree.dtype), "weak": tree.weak_type}
     if tree is None:
         return {"none": None}
@@ -292,10 +301,25 @@ def _tree(written: Any) -> Any:
     if written is None:
         return None
     if "shape" in written:
-        return jax.ShapeDtypeStruct(tuple(written["shape"]), jnp.dtype(written["dtype"]), weak_type=written["weak"])
+        return jax.ShapeDtypeStruct(tuple(written["shape"]), _type_named(written["dtype"]), weak_type=written["weak"])
     ((kind, parts),) = written.items()
     if kind == "none":
         return None
     if kind == "dict":
         return {key: _tree(each) for key, each in parts.items()}
     return {"list": list, "tuple": tuple}[kind](map(_tree, parts))
+
+
+def _type_named(name: str) -> Any:
+    """The type whose name, as text, is `name`.
+
+    Raises:
+      TypeError: if there is none.
+    """
+    if not name.startswith("key<"):
+        return jnp.dtype(name)
+    keys = (jax.eval_shape(partial(jax.random.key, impl=impl), 0).dtype for impl in GENERATORS)
+    found = [key for key in keys if str(key) == name]
+    if not found:
+        raise TypeError(name)
+    return found[0]

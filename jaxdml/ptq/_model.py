@@ -17,6 +17,7 @@ from jaxdml._graph.report import html, table
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._choose.checks import check_outside
 from jaxdml.ptq._choose.equalize import multiplied
 from jaxdml.ptq._choose.flow import wide_readers
 from jaxdml.ptq._choose.modes import Mode, modes_as, options_to_try
@@ -28,7 +29,7 @@ from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
-from jaxdml.ptq._trace.traced import Traced, shapes_of
+from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of
 
 
 def _described(params: Any) -> Any:
@@ -118,7 +119,7 @@ class Model:
         if all(0 in aval.shape for aval in results):  # JAX traces different equations for some empty inputs
             return jax.tree.unflatten(program.structure, [jax.numpy.zeros(aval.shape, aval.dtype) for aval in results])
         fused = self._for(program).fused
-        given = dict(zip(fused.inputs, jax.tree.leaves(inputs), strict=True))
+        given = dict(zip(fused.inputs, leaves_of(inputs), strict=True))
         try:
             values = evaluate(bound(fused.nodes, program), {**fused.constants, **params, **given})
         except ModelError as error:
@@ -140,7 +141,8 @@ class Model:
         if self.calibrated is None:
             text = "inputs of these sizes change the equations of apply"
             raise PtqError(
-                f"{text}; a loaded model allows this only if inputs are arrays, or dicts, lists and tuples of arrays"
+                f"{text}; a loaded model allows this only if inputs are arrays, or lists, tuples and "
+                "dicts of arrays, with strings as keys"
             )
         quantized = self.traced.calibrated(self.calibrated)
         with jax.ensure_compile_time_eval():
@@ -189,10 +191,11 @@ class Model:
 
         Raises:
           PtqError: if params differ from the float function's parameters in structure, shapes or types, if `advice` is
-            not an integer of at least 0, or if it is above 0 and `load` returned the model.
+            not an integer of at least 0, if it is above 0 and `load` returned the model, or if JAX traces the call.
         """
         if not is_integer(advice) or advice < 0:
             raise PtqError(f"advice is {advice!r}, expected the number of layers to try rules for, such as 3")
+        check_outside("sqnr computes with the values of params and inputs", params, inputs)
         if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
@@ -202,7 +205,7 @@ class Model:
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
         constants = multiplied(constants, self.factors)
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
-        given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
+        given = dict(zip(program.inputs, leaves_of(inputs), strict=True))
         contractions = {node.outputs[0]: node for node in floats.nodes}
         contractions = {name: contractions[name] for name, mode in self.modes[""].items() if mode != "float"}
         found = sqnr_of(

@@ -7,6 +7,7 @@ import struct
 import zipfile
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -89,13 +90,47 @@ def test_a_file_is_arrays_and_json(path):
 def test_params_of_other_containers_must_be_given(name, path):
     apply, params, make_inputs = network(name)
     save(path, quantized(name))
-    with pytest.raises(PtqError, match=r"has nodes other than dicts, lists and tuples: write load\(path, apply, par"):
+    with pytest.raises(PtqError, match=r"has nodes other than .*: write load\(path, apply, par"):
         load(path, apply)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
     expected = quantized(name).apply(quantized(name).params, *make_inputs(2))
     for given in (params, shapes):
         model = load(path, apply, given)
         same(model.apply(model.params, *make_inputs(2)), expected)
+
+
+def multiplied(params, x, key=None):
+    (w,) = params.values()
+    return x @ w + (0 if key is None else jax.random.normal(key, (1, 4)))
+
+
+def test_a_dict_with_numbers_as_keys_must_be_given(path):
+    params, x = {0: np.eye(4, dtype=np.float32)}, np.ones((2, 4), np.float32)
+    model = dml.ptq.quantize(multiplied, params, [x], progress=False)
+    save(path, model)
+    with pytest.raises(PtqError, match=r"nodes other than lists, tuples, and dicts with strings as keys: write load"):
+        load(path, multiplied)
+    same(load(path, multiplied, params).params, model.params)
+
+
+def own_generator():
+    """A random generator that always returns 0."""
+    return jax.extend.random.define_prng_impl(
+        key_shape=(2,), seed=lambda seed: jnp.zeros(2, jnp.uint32), split=lambda key, sizes: jnp.zeros((*sizes, 2)),
+        random_bits=lambda key, width, sizes: jnp.zeros(sizes, jnp.uint32), fold_in=lambda key, data: key, tag="own",
+    )  # fmt: skip
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg", "unsafe_rbg", "own"])
+def test_random_keys_as_inputs(generator, path):
+    params, x = {"w": np.eye(4, dtype=np.float32)}, np.ones((2, 4), np.float32)
+    key = jax.random.key(1, impl=own_generator() if generator == "own" else generator)
+    model = dml.ptq.quantize(multiplied, params, [(x, key)], progress=False)
+    save(path, model)
+    read = load(path, multiplied)
+    same(read.apply(read.params, x, key), model.apply(model.params, x, key))
+    assert (read.calibrated is None) == (generator == "own")  # load cannot know its keys
 
 
 def test_another_function_or_other_params(path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from _ptq.quantized import decibels
 from jaxdml.errors import PtqError
 from jaxdml.ptq import Rule, quantize
 
@@ -82,6 +83,7 @@ def convolution(**options):
 
 NEVER = {
     "a filter of data": (lambda p, x: lax.conv(p["w"], x, (1, 1), "SAME"), FILTER, "its filter is computed from data"),
+    "no output": (convolution(), FILTER[:0], "an operand has no elements"),
     "batch groups": (convolution(batch_group_count=2), FILTER, "it has batch groups"),
     "volumes": (
         lambda p, x: convolution()({"w": p["w"][..., None]}, x[..., None]), FILTER,
@@ -103,6 +105,25 @@ def test_a_contraction_that_no_quantized_operator_computes_has_a_reason(name):
     apply, w, reason = NEVER[name]
     with pytest.raises(PtqError, match=rf"nothing to quantize.*\n.*: {reason}"):
         quantize(apply, {"w": w}, [IMAGES], progress=False)
+
+
+EMPTY = {
+    "weights of no output": (lambda p, x: (x @ p["w"], x @ p["v"][:, :0]), 1),
+    "weights of no input": (lambda p, x: x @ p["w"] + x[:, :0] @ p["v"][:0], 1),
+    "values": (lambda p, x: x @ p["w"] + x[:, :0] @ (x @ p["v"])[:0], 2),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", EMPTY)
+def test_products_of_operands_without_elements_stay_in_floats(name):
+    apply, count = EMPTY[name]
+    model = quantize(apply, PARTS, [X], progress=False)
+    assert f"\n{count} of {count + 1} convolutions and products" in str(model)
+    assert "an operand has no elements" in str(model)
+    received, expected = (jax.tree.leaves(each) for each in (model.apply(model.params, X), apply(PARTS, X)))
+    assert decibels(received[0], expected[0]) > 30
+    assert [each.shape for each in received] == [each.shape for each in expected]
 
 
 def test_products_of_parameters_alone_are_no_layers():

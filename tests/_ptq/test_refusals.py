@@ -29,6 +29,7 @@ def convolved(params, x):
     return jax.lax.conv_general_dilated(x, params["filter"], (1, 1), "SAME")
 
 
+MODEL = quantize(apply, {"w": W}, [X], progress=False)
 IMAGE, FILTER = np.ones((1, 3, 4, 4), np.float32), {"filter": np.ones((2, 3, 3, 3), np.float32)}
 CASES = {
     "text": (lambda: quantize(apply, {"w": W}, "batches"), "batches is of type str"),
@@ -41,6 +42,15 @@ CASES = {
     ),
     "unknown observer": (lambda: Rule("w", observer="largest"), "observer is 'largest'"),
     "traced params": (lambda: jax.jit(lambda w: quantize(apply, {"w": w}, [X]))(W), "call it outside of jax.jit"),
+    "mapped params": (
+        lambda: jax.vmap(lambda w: quantize(apply, {"w": w}, [X]))(W[None]),
+        "call it outside of jax.jit",
+    ),
+    "mapped sqnr": (lambda: jax.vmap(lambda x: MODEL.sqnr({"w": W}, x))(X[None]), "call it outside of jax.jit"),
+    "traced sqnr": (
+        lambda: jax.jit(MODEL.sqnr)({"w": W}, X),
+        "sqnr computes with the values of params and inputs: call it outside of jax.jit and other transformations",
+    ),
     "a key": (lambda: quantize(apply, {"w": W, "key": jax.random.key(0)}, [X]), "params.* is a random key"),
 }
 
@@ -100,5 +110,10 @@ def test_a_named_tuple_is_one_input_and_a_python_number_keeps_its_weak_type():
     narrow = {"w": W.astype(jnp.bfloat16)}
     with jax.numpy_dtype_promotion("standard"):
         model = quantize(lambda p, x, s: (x @ p["w"]) * s, narrow, [(X.astype(jnp.bfloat16), 0.5)], progress=False)
-        assert model.apply(model.params, X.astype(jnp.bfloat16), 0.5).dtype == jnp.bfloat16
+        received = model.apply(model.params, X.astype(jnp.bfloat16), 0.5)
+        assert received.dtype == jnp.bfloat16
+        with jax.disable_jit():  # the number is no array then
+            assert_same_bits(model.apply(model.params, X.astype(jnp.bfloat16), 0.5), received)
+            assert model.sqnr(narrow, X.astype(jnp.bfloat16), 0.5).total > 30
+            quantize(model.traced.apply, narrow, [(X.astype(jnp.bfloat16), 0.5)], progress=False)
     assert dml.ptq.Model is type(model)

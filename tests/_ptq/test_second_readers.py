@@ -57,8 +57,19 @@ CASES = {
     "table with a number that was an integer": lambda p, x: (jnp.tanh(x @ p["w"]) * cast_number(x)) @ p["v"],
     "complex factor": lambda p, x: jnp.abs((x @ p["w"]).astype(jnp.complex64) * COMPLEX) @ p["v"],
     "printed": lambda p, x: (jax.debug.callback(lambda y: None, x), x @ p["w"])[1],
+    "Python's truths in calls": lambda p, x: (
+        jnp.select([jnp.where(x > 1, True, x < -1), x > 0], [x, 2 * x], 4.0) @ p["w"]
+    ),
+    "Python's truths in loops": lambda p, x: lax.while_loop(lambda at: ~at[1], once, (x, False))[0] @ p["w"],
+    "Python's truths in scans": lambda p, x: (
+        lax.scan(lambda at, _: (once(at), at[1]), (x, True), None, 2)[0][0] @ p["w"]
+    ),
     "many clamps": lambda p, x: clamped(x, 12) @ p["w"],
 }
+
+
+def once(at):
+    return at[0] / 2, at[1] ^ True
 
 
 def clamped(x, times):

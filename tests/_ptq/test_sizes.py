@@ -227,6 +227,9 @@ HELD = {  # integers hold numbers that depend on the batch, in each of these way
     "captured weights": lambda p, x: x @ np.full((8, 8), 1 / len(x), np.float32),
     "folded": lambda p, x: (x @ p["w"]) / len(x),
     "table": lambda p, x: jnp.tanh((x @ p["w"]) * (1.0 / len(x))) @ p["v"],
+    "table with casts": lambda p, x: (
+        jnp.tanh((x @ p["w"]).astype(jnp.int8 if len(x) == 4 else jnp.int16).astype(jnp.float32)) @ p["v"]
+    ),
     "clamp": lambda p, x: jnp.clip(x @ p["w"], 0, float(len(x))) @ p["v"],
     "grid": lambda p, x: dml.fake_quantize(x, 0.1 / len(x), np.uint8(128)) @ p["w"],
 }
@@ -284,6 +287,34 @@ def test_tables_behind_movers_fit_other_sizes():
     for size in (1, 5):
         x = normal(size, 8)
         assert decibels(model.apply(model.params, x), in_floats(apply, PARTS, x)) > 25
+
+
+MOVERS = {  # movers whose results have ranges of their own, because the graph runs them in floats
+    "integers cast to floats": lambda y: jnp.argsort(y, 1).astype(jnp.float32),
+    "floats cast to integers and back": lambda y: (y * 4).astype(jnp.int8).astype(jnp.float32),
+    "taken by a number": lambda y: jnp.take(y, np.array([3, 0, 5, 5]), 1),
+    "tiled": lambda y: jnp.tile(y, (1, 2, 1)),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", MOVERS)
+def test_movers_in_floats_have_their_ranges_at_other_sizes(name):
+    """JAX squeezes a batch of 1 for jnp.matmul, and writes slices as gathers for a symbolic batch."""
+
+    def apply(p, x):
+        x = x @ p["w"]
+        first, y = x[:, :1, :1], MOVERS[name](x)
+        scores = jnp.matmul(y @ p["v"], (y @ p["w"]).swapaxes(1, 2))
+        return scores + first + y[..., :1]
+
+    x = normal(4, 6, 8)
+    model = dml.ptq.quantize(apply, PARTS, [x], progress=False)
+    expected = model.apply(model.params, x)
+    assert_same_bits(model.apply(model.params, x[:1]), expected[:1])
+    (size,) = export.symbolic_shape("batch")
+    shape = jax.ShapeDtypeStruct((size, 6, 8), np.float32)
+    assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *expected.shape[1:])
 
 
 def test_numbers_of_float_operators_may_depend_on_sizes():

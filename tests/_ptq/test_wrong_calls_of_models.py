@@ -16,11 +16,14 @@ from jaxdml.ptq import PtqError
 def other_params():
     model = quantize()
     name = next(iter(model.params))
+    cast = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model.params)
     return {
         "the float parameters": (PARAMS, f"params lacks {sorted(model.params)[:2]}"[:-1]),
         "no dict": (list(model.params.values()), "params is of type list, expected model.params, or a dict like it"),
         "one is missing": ({k: v for k, v in model.params.items() if k != name}, f"params lacks ['{name}']"),
         "one too many": (model.params | {"w": X}, "params was given ['w'], which the model does not have"),
+        "cast": (cast, ", with data bfloat16["),
+        "cast, and the remedy": (cast, "; do not cast prepared weights"),
         "another shape": (model.params | {name: X}, f"params['{name}'] is float32[8, 6], expected"),
     }
 

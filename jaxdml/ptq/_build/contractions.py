@@ -12,6 +12,7 @@ from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.phases import Phases
 from jaxdml.ptq._trace.equations import Equation
 
+EMPTY = "an operand has no elements"
 Converted = tuple[Contraction, tuple[int, ...]]  # a contraction, and the order of axes of its result
 
 
@@ -31,6 +32,8 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
         raise StaysFloat(f"its images have {len(builder.shape(x)) - 2} dimensions, quantized convolutions take 1 or 2")
     if not jnp.issubdtype(equation.dtypes[0], jnp.floating):
         raise StaysFloat("its input is not a float")
+    if 0 in builder.shape(w):
+        raise StaysFloat(EMPTY)
     of_x, of_w, of_y = params["dimension_numbers"]
     channels, _, *kernel = (builder.shape(w)[axis] for axis in of_w)
     phases = Phases.of(params, kernel)
@@ -82,6 +85,8 @@ def product(builder: Builder, equation: Equation) -> Converted:
         raise StaysFloat("neither of its operands has exactly one axis that the other does not have")
     if not is_weight and len(contract) > 1:
         raise StaysFloat("it contracts several axes of two values")
+    if any(builder.shape(a)[axis] == 0 for axis in contract) or (is_weight and 0 in builder.shape(b)):
+        raise StaysFloat(EMPTY)
     rows = builder.layouts.arranged(a, (*batch, *free, *contract))
     if len(contract) > 1:
         rows = builder.reshaped(rows, f"{len(contract)}:merged", op.MERGE, {"count": len(contract)})

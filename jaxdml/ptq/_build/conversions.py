@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
 from jaxdml._graph.graph import ROUNDING
 from jaxdml._graph.grids import BYTES
@@ -140,11 +139,7 @@ def _transpose(builder: Builder, equation: Equation) -> None:
 def _indexed(builder: Builder, equation: Equation) -> None:
     """Appends a gather or slice. The node is a mover if the indices are fixed, and are in bounds or clipped."""
     is_mover = builder.is_data(equation.inputs[0]) and not any(map(builder.is_data, equation.inputs[1:]))
-    mode = equation.params.get("mode")
-    is_filled = mode is not None and mode not in (
-        lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    )  # fmt: skip
-    builder.unchanged(equation, "mover" if is_mover and not is_filled else None)
+    builder.unchanged(equation, "mover" if is_mover and not equation.fills else None)
 
 
 def _extreme(builder: Builder, equation: Equation) -> None:

@@ -12,15 +12,27 @@ from jaxdml.ptq._build.builder import WEIGHT_MOVERS, Builder
 from jaxdml.ptq._trace.equations import Equation
 
 
+def check_outside(reads: str, *arrays: Any) -> None:
+    """Rejects calls inside of transformations.
+
+    Args:
+      reads: the start of the error's sentence: which values the caller computes with.
+      *arrays: pytrees of these values.
+
+    Raises:
+      PtqError: if JAX traces the call, or if an array is traced.
+    """
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(arrays))):
+        raise PtqError(f"{reads}: call it outside of jax.jit and other transformations")
+
+
 def check_params(apply: Callable[..., Any], params: Any) -> None:
     """Validates `apply` and `params`.
 
     Raises:
       PtqError: if apply is not a function, or if a leaf of params is not an array, is traced, or is a random key.
     """
-    outside = "call it outside of jax.jit and other transformations"
-    if isinstance(jnp.zeros(()), jax.core.Tracer):
-        raise PtqError(f"quantize computes with the values of params and batches: {outside}")
+    check_outside("quantize computes with the values of params and batches", params)
     if not callable(apply):
         raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: apply(params, *inputs)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -30,8 +42,6 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
             if hasattr(leaf, "value"):
                 raise PtqError(f"{text}: give the arrays, such as [variable.value for variable in variables]")
             raise PtqError(f"{text}: move other values into apply (equinox: eqx.partition(model, eqx.is_array))")
-        if isinstance(leaf, jax.core.Tracer):
-            raise PtqError(f"quantize needs the values of params: {outside}")
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             where = f"params{jax.tree_util.keystr(path)}"
             text = "pass keys as inputs of apply, or create them in apply"

@@ -20,6 +20,10 @@ MOVERS = IDENTITIES | {
     "slice", "split", "squeeze", "tile", "transpose",
 }  # fmt: skip
 
+# Movers whose results have ranges of their own, as has a gather that fills: they cast, or stay in floats. Other gathers
+# have none: for a symbolic batch, JAX writes slices as gathers, which would change the numbers of equal identities.
+OWN_RANGES = ("convert_element_type", "pad", "tile")
+
 # Movers whose parameters depend on sizes, and that neither reorder nor drop elements.
 SPREADING = ("broadcast_in_dim", "expand_dims", "reshape", "squeeze", "tile")
 
@@ -47,7 +51,7 @@ def named_like(program: Program, like: Program) -> Program:
 def _identities(program: Program) -> dict[str, str]:
     """Maps each value computed from the inputs to a text that identifies the value.
 
-    Results of movers other than pads have no text, because they have the ranges of the movers' inputs.
+    Results of most movers have no text, because they have the ranges of the movers' inputs.
     """
     fixed, counts = FixedValues(program), Counter[str]()
     identities = {name: name for name in program.inputs}
@@ -58,7 +62,7 @@ def _identities(program: Program) -> dict[str, str]:
             continue
         if equation.name in MOVERS and data == [equation.inputs[0]]:
             identities |= dict.fromkeys(equation.outputs, identities[data[0]])
-            if equation.name != "pad":  # a pad in floats has its own range
+            if equation.name not in OWN_RANGES and not equation.fills:
                 continue
         read = (identities.get(name) or " ".join(fixed.leaves(name)) for name in equation.inputs)
         alike = digest("\n".join((equation.name, *read)).encode())

@@ -58,6 +58,14 @@ class Equation:
         return "transpose" in primitives_in(self.params["jaxpr"])
 
     @property
+    def fills(self) -> bool:
+        """Whether the equation is a gather whose result has a number, such as NaN, for indices out of bounds."""
+        mode = self.params.get("mode")
+        return mode is not None and mode not in (
+            lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        )  # fmt: skip
+
+    @property
     def params_text(self) -> str:
         """The parameters that affect values, as text; "" for a call, whose name identifies the computation."""
         return "" if self.called else params_text(self.params)
@@ -249,6 +257,9 @@ class _Writer:
             self.constants[name], self.avals[name] = value, jax.typeof(value)
         return str(self.seen[key])
 
+    def literal(self, atom: Any) -> str:
+        return self.constant(np.asarray(atom.val, atom.aval.dtype), "literal")  # the value may be a Python bool
+
     def known(self, name: str) -> np.ndarray | None:
         """The value of a literal, a captured array or an iota of one dimension; None for other values."""
         return self.iotas[name] if name in self.iotas else self.constants.get(name)
@@ -264,7 +275,7 @@ class _Writer:
             of[var] = self.constant(value, "captured")
 
         def name(atom: Any) -> str:
-            return self.constant(atom.val, "literal") if isinstance(atom, jax.extend.core.Literal) else of[atom]
+            return self.literal(atom) if isinstance(atom, jax.extend.core.Literal) else of[atom]
 
         every = (*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars)
         read = {atom for atoms in every for atom in atoms if not isinstance(atom, jax.extend.core.Literal)}

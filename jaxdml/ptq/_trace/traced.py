@@ -94,6 +94,11 @@ def shapes_of(tree: Any) -> Any:
     return jax.tree.map(struct_of, tree)
 
 
+def leaves_of(inputs: Any) -> list[jax.Array]:
+    """The leaves of a function's inputs as arrays. Under `jax.disable_jit`, JAX does not make arrays of numbers."""
+    return list(map(jax.numpy.asarray, jax.tree.leaves(inputs)))
+
+
 def _advice(apply: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
     """How apply should take its arguments, if it does not take params and the inputs by position."""
     try:
