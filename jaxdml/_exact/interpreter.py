@@ -10,10 +10,18 @@ from jax.extend import source_info_util
 from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
-from jaxdml._exact.conversions import FLOATS, is_float
+from jaxdml._exact.conversions import is_float
 from jaxdml._exact.flat import flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
-from jaxdml._exact.rules import RULES, as_it_is, has_rule, is_sum_of_products, left_to_xla, widened_on_cuda
+from jaxdml._exact.rules import (
+    RULES,
+    as_it_is,
+    has_rule,
+    is_sum_of_products,
+    left_to_xla,
+    types_without_rules,
+    widened_on_cuda,
+)
 from jaxdml._exact.scatters import updates_of_an_element
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
@@ -88,8 +96,8 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> b
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
     of_result = params.get("preferred_element_type")
-    floats = [np.dtype(dtype) for dtype in (*dtypes, *([] if of_result is None else [of_result])) if is_float(dtype)]
-    is_known = has_rule(name, params) and set(floats) <= set(FLOATS)
+    floats = [dtype for dtype in (*dtypes, *([] if of_result is None else [of_result])) if is_float(dtype)]
+    is_known = has_rule(name, params) and not types_without_rules(name, params, floats)
     return bool(floats) and not is_known and not is_exact_call(params)
 
 
@@ -101,10 +109,10 @@ def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
 def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | None:
     """The kind of an equation's problem, its description, and a remedy; None if the equation has no problem."""
     name = eqn.primitive.name
-    types = [np.dtype(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
+    types = [var.aval.dtype for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
     if not types or is_exact_call(eqn.params):
         return None
-    if other := [dtype for dtype in types if dtype not in FLOATS]:
+    if other := types_without_rules(name, eqn.params, types):
         return "type", f"{name} of {other[0]}", OF_TYPES.get(other[0].name, "use float32, bfloat16 or float16")
     if is_sum_of_products(name, eqn.params):
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
