@@ -36,6 +36,7 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
     ),
 }  # the maximum number of addends of the equation's sums, or of factors of its products
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
+OUTSIDE = "outside of shard_map and vmap; it may be a sharded axis"
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -43,7 +44,13 @@ REMEDIES = {
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
     "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
     "scatter-mul": "write x.at[i].set(x[i] * updates), which multiplies each element once",
-    "psum": "call the function that exact returned outside of shard_map; sums over sharded axes are exact there",
+    **dict.fromkeys(("psum", "psum_invariant", "reduce_scatter"), f"write jnp.sum over the axis {OUTSIDE}"),
+    "pmax": f"write jnp.max over the axis {OUTSIDE}",
+    "pmin": f"write jnp.min over the axis {OUTSIDE}",
+    **dict.fromkeys(
+        ("all_gather", "all_to_all", "ppermute"),
+        "call it on the arguments or results of the function that exact returned",
+    ),
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
 GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact_rules.md lists"
