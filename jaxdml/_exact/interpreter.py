@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 from jax.extend import source_info_util
+from jax.extend.core.primitives import convert_element_type_p
 
 from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
@@ -172,7 +173,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
         with jax.named_scope(eqn.scope):
             results = _computed(eqn, [read(atom) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)
-    return [jax.numpy.asarray(read(atom)) for atom in flat.outvars]
+    return [_typed(read(atom), atom.aval) for atom in flat.outvars]
 
 
 def _called(eqn: Any) -> Any:
@@ -220,3 +221,12 @@ def _literal(value: Any, aval: Any) -> Any:
     array = np.asarray(value, aval.dtype)
     is_subnormal = array.dtype == np.float32 and bool(np.abs(array) < SMALLEST_NORMAL)
     return np.copysign(np.float32(0), array) if is_subnormal else array
+
+
+def _typed(value: Any, aval: Any) -> Any:
+    """A result as an array that is weakly typed if JAX's result is, so that it takes the type of another operand."""
+    array = jax.numpy.asarray(value)
+    is_weak = getattr(aval, "weak_type", False)
+    if getattr(jax.typeof(array), "weak_type", False) == is_weak:
+        return array
+    return convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=is_weak, sharding=None)
