@@ -11,6 +11,8 @@ from jaxdml._arithmetic.rounding import flushed, limits_of, rounded_to
 
 Array = jax.Array
 FLOATS = tuple(np.dtype(each) for each in (jnp.float16, jnp.bfloat16, jnp.float32))
+DOUBLE = np.dtype(np.float64)
+LEAST_NORMAL = 2.0**-126 * (1 - 2.0**-24)  # the smallest float64 that rounds to a normal float32
 
 
 def is_float(dtype: Any) -> bool:
@@ -31,10 +33,23 @@ def narrowed(x: Array, dtype: Any) -> Array:
     return rounded_to(x, dtype) if x.dtype == jnp.float32 else x
 
 
+def rounded_double(x: Array) -> Array:
+    """float64 x rounded to float32, then flushed. Processors disagree on numbers that round up to 2**-126."""
+    size = lax.abs(x)
+    rounded = lax.convert_element_type(lax.max(size, lax.full_like(size, 2.0**-126)), jnp.float32)
+    rounded = lax.select(x < 0, -rounded, rounded)
+    return lax.select(size < LEAST_NORMAL, lax.convert_element_type(x * 0, jnp.float32), rounded)
+
+
 def converted(x: Array, dtype: Any) -> Array:
-    """x in another type. Conversion of floats to integers truncates toward zero and saturates; NaN becomes 0."""
+    """x in another type. Conversion of floats to integers truncates toward zero and saturates; NaN becomes 0.
+
+    float64 becomes float32 first, so that Python numbers have the same bits with and without jax_enable_x64.
+    """
     if x.dtype == jnp.bool_:  # XLA rewrites a product with a converted bool as a select, which ignores NaN and signs
         return lax.select(x, lax.full_like(x, 1, dtype), lax.full_like(x, 0, dtype))
+    if x.dtype == DOUBLE:
+        x = rounded_double(x)
     if is_float(dtype):
         return narrowed(widened(x) if is_float(x.dtype) else lax.convert_element_type(x, jnp.float32), dtype)
     x = widened(x)

@@ -35,8 +35,8 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
 
     Raises:
       ExactError: if f is not callable, products is neither "refuse" nor "xla", or XLA_FLAGS turns fast math on. A call
-        of the returned function raises it, before anything runs, if f uses float64, a primitive without a rule, a sum
-        of more than 2**26 or an unknown number of addends, or a product of an unknown number of factors.
+        of the returned function raises it, before anything runs, if f computes in float64, uses a primitive without a
+        rule, a sum of more than 2**26 or an unknown number of addends, or a product of an unknown number of factors.
 
     Source: DirectX's floating-point rules, for subnormals,
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
@@ -60,6 +60,15 @@ def _is_of_product(problem: Problem) -> bool:
     return problem.kind == "rule" and problem.primitive in PRODUCTS
 
 
+def _is_array(x: Any) -> bool:
+    """Whether x is an array or a NumPy scalar that JAX can trace. Types such as np.float32 have a dtype, too."""
+    try:
+        jax.typeof(x)
+    except (TypeError, ValueError):  # the latter for objects that only JAX's functions turn into arrays
+        return False
+    return hasattr(x, "dtype")  # Python numbers have none
+
+
 def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Callable[P, R]:
     """f evaluated by the rules, after `check` has been called with its jaxpr. XLA computes equations without a rule."""
 
@@ -70,7 +79,7 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
             with jax.disable_jit(False):
                 return call(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
-        arrays = {place: leaf for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")}  # others may be options
+        arrays = {place: leaf for place, leaf in enumerate(leaves) if _is_array(leaf)}  # others may be options
 
         def flat(*traced: Any) -> Any:
             given = dict(zip(arrays, traced, strict=True))

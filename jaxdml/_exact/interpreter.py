@@ -6,14 +6,23 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 from jax.extend import source_info_util
+from jax.extend.core.primitives import convert_element_type_p
 
 from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
-from jaxdml._exact.conversions import FLOATS, is_float
+from jaxdml._exact.conversions import is_float
 from jaxdml._exact.flat import flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
-from jaxdml._exact.rules import RULES, as_it_is, has_rule, is_sum_of_products, left_to_xla, widened_on_cuda
+from jaxdml._exact.rules import (
+    RULES,
+    as_it_is,
+    has_rule,
+    is_sum_of_products,
+    left_to_xla,
+    types_without_rules,
+    widened_on_cuda,
+)
 from jaxdml._exact.scatters import updates_of_an_element
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
@@ -28,6 +37,7 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
     ),
 }  # the maximum number of addends of the equation's sums, or of factors of its products
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
+OUTSIDE = "outside of shard_map and vmap; it may be a sharded axis"
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -35,7 +45,13 @@ REMEDIES = {
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
     "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
     "scatter-mul": "write x.at[i].set(x[i] * updates), which multiplies each element once",
-    "psum": "call the function that exact returned outside of shard_map; sums over sharded axes are exact there",
+    **dict.fromkeys(("psum", "psum_invariant", "reduce_scatter"), f"write jnp.sum over the axis {OUTSIDE}"),
+    "pmax": f"write jnp.max over the axis {OUTSIDE}",
+    "pmin": f"write jnp.min over the axis {OUTSIDE}",
+    **dict.fromkeys(
+        ("all_gather", "all_to_all", "ppermute"),
+        "call it on the arguments or results of the function that exact returned",
+    ),
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
 GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact_rules.md lists"
@@ -88,8 +104,8 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> b
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
     of_result = params.get("preferred_element_type")
-    floats = [np.dtype(dtype) for dtype in (*dtypes, *([] if of_result is None else [of_result])) if is_float(dtype)]
-    is_known = has_rule(name, params) and set(floats) <= set(FLOATS)
+    floats = [dtype for dtype in (*dtypes, *([] if of_result is None else [of_result])) if is_float(dtype)]
+    is_known = has_rule(name, params) and not types_without_rules(name, params, floats)
     return bool(floats) and not is_known and not is_exact_call(params)
 
 
@@ -101,10 +117,10 @@ def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
 def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | None:
     """The kind of an equation's problem, its description, and a remedy; None if the equation has no problem."""
     name = eqn.primitive.name
-    types = [np.dtype(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
+    types = [var.aval.dtype for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
     if not types or is_exact_call(eqn.params):
         return None
-    if other := [dtype for dtype in types if dtype not in FLOATS]:
+    if other := types_without_rules(name, eqn.params, types):
         return "type", f"{name} of {other[0]}", OF_TYPES.get(other[0].name, "use float32, bfloat16 or float16")
     if is_sum_of_products(name, eqn.params):
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
@@ -157,7 +173,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
         with jax.named_scope(eqn.scope):
             results = _computed(eqn, [read(atom) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)
-    return [jax.numpy.asarray(read(atom)) for atom in flat.outvars]
+    return [_typed(read(atom), atom.aval) for atom in flat.outvars]
 
 
 def _called(eqn: Any) -> Any:
@@ -205,3 +221,12 @@ def _literal(value: Any, aval: Any) -> Any:
     array = np.asarray(value, aval.dtype)
     is_subnormal = array.dtype == np.float32 and bool(np.abs(array) < SMALLEST_NORMAL)
     return np.copysign(np.float32(0), array) if is_subnormal else array
+
+
+def _typed(value: Any, aval: Any) -> Any:
+    """A result as an array that is weakly typed if JAX's result is, so that it takes the type of another operand."""
+    array = jax.numpy.asarray(value)
+    is_weak = getattr(aval, "weak_type", False)
+    if getattr(jax.typeof(array), "weak_type", False) == is_weak:
+        return array
+    return convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=is_weak, sharding=None)

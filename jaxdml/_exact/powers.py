@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._exact.arithmetic import added, divided, multiplied, quotient
+from jaxdml._exact.conversions import converted, is_float
 from jaxdml._exact.exponentials import LN2, grown, one_more, times_ln2
 from jaxdml._exact.logarithms import LARGEST, split
 from jaxdml._exact.pairs import (
@@ -74,7 +75,10 @@ def of_positive(x: Array, y: Array) -> Array:
 
 
 def power(x: Array, y: Array) -> Array:
-    """x**y, with C's results for zeros, infinities, NaN and negative x."""
+    """x**y, with C's results for zeros, infinities, NaN and negative x. y has floats or integers."""
+    if not is_float(y.dtype):
+        result = power(lax.abs(x), converted(y, np.float32))
+        return where((y & 1) == 1, with_sign_of(x, result), result)  # float32 does not hold the parity of large y
     size, exponent = lax.abs(x), where(y != y, ZERO, lax.clamp(np.float32(-(2.0**34)), y, np.float32(2.0**34)))
     exponent = where(lax.abs(y) < np.float32(2.0**-33), ZERO, exponent)
     is_extreme = (size == 0) | (size > LARGEST)
@@ -91,6 +95,11 @@ def power(x: Array, y: Array) -> Array:
     return where((y == 0) | (x == 1), ONE, result)
 
 
+def with_sign_of(x: Array, magnitude: Array) -> Array:
+    """The negative magnitude where x is negative or -0."""
+    return where((lax.bitcast_convert_type(x, np.int32) < 0) & (x == x), -magnitude, magnitude)
+
+
 def integer_power(x: Array, y: int) -> Array:
     """Products for y up to 3, a quotient for -1, `power` for others."""
     if y == 0:
@@ -99,7 +108,7 @@ def integer_power(x: Array, y: int) -> Array:
         return divided(lax.full_like(x, 1), x)
     if not 1 <= y <= 3:
         result = power(lax.abs(x), lax.full_like(x, y))
-        return where((lax.bitcast_convert_type(x, np.int32) < 0) & (x == x), -result, result) if y % 2 else result
+        return with_sign_of(x, result) if y % 2 else result
     result = x
     for _ in range(y - 1):
         result = multiplied(result, x)

@@ -5,7 +5,7 @@ float32 results are subnormal.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ from jaxdml._exact import (
     scatters,
     sums,
 )
-from jaxdml._exact.conversions import converted, is_float, narrowed, widened
+from jaxdml._exact.conversions import DOUBLE, FLOATS, converted, is_float, narrowed, widened
 from jaxdml._exact.inverse_trigonometry import acos, asin, atan, atan2
 from jaxdml._exact.remainders import remainder
 from jaxdml._exact.trigonometry import cos, sin, tan
@@ -90,6 +90,16 @@ def has_rule(name: str, params: Params) -> bool:
     """Whether the table has the rule of a primitive with these parameters."""
     applies_a_function = name == "scatter" and params["update_jaxpr"] is not None  # x.at[...].apply
     return name in RULES and not is_sum_of_products(name, params) and not applies_a_function
+
+
+def types_without_rules(name: str, params: Params, dtypes: Iterable[Any]) -> list[np.dtype[Any]]:
+    """The types of floats, among those of a primitive's operands and results, for which it has no rule.
+
+    With jax_enable_x64, JAX passes Python numbers to its functions as float64, and rounds them there.
+    """
+    is_rounding = name == "convert_element_type" and params["new_dtype"] in FLOATS
+    known = (*FLOATS, DOUBLE) if is_rounding or name in MOVES else FLOATS
+    return [np.dtype(dtype) for dtype in dtypes if is_float(dtype) and np.dtype(dtype) not in known]
 
 
 def outer_product(primitive: Any, params: Params) -> Computed:

@@ -298,9 +298,16 @@ def _log2(x: Array) -> tuple[Array, Array]:
     return _sum(total, lost + rest)
 
 
-@_rule
 def power(x: Array, y: Array) -> Array:
-    """x**y."""
+    """x**y. Integers y are rounded to float32, but their own parity gives the sign."""
+    if np.asarray(y).dtype.kind == "f":
+        return _power(x, y)
+    magnitude = _power(np.abs(x), np.asarray(y, _f))
+    return np.where((np.asarray(y) % 2 == 1) & np.signbit(x) & ~np.isnan(x), -magnitude, magnitude)
+
+
+@_rule
+def _power(x: Array, y: Array) -> Array:
     size = np.where((np.abs(x) > 0) & (np.abs(x) <= LARGEST), np.abs(x), _f(1))
     exponent = np.where(np.abs(y) < _f(2.0**-33), _f(0), np.clip(_whole(y), _f(-(2.0**34)), _f(2.0**34)))
     upper, lower = _log2(size)

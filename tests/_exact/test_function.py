@@ -393,3 +393,7 @@ def test_options_need_no_static_arguments():
     assert_same_bits(dml.exact(jax.nn.softmax)(X, axis=0), dml.exact(lambda x: jax.nn.softmax(x, 0))(X))
     assert_same_bits(dml.exact(jnp.sum)(X, 1, keepdims=True), dml.exact(lambda x: jnp.sum(x, 1, keepdims=True))(X))
     assert_same_bits(jax.grad(dml.exact(lambda x, y: x * y))(2.0, 3.0), np.float32(3))
+    assert_same_bits(dml.exact(jnp.sum)(X, axis=1, dtype=jnp.float32), dml.exact(jnp.sum)(X, 1))
+    assert_same_bits(dml.exact(lambda x, to: x.astype(to))(X, np.float16), X.astype(np.float16))
+    lazy = type("Lazy", (), {"dtype": X.dtype, "__jax_array__": lambda self: jnp.asarray(X)})()
+    assert_same_bits(dml.exact(lambda x: -jnp.asarray(x))(lazy), -X)
