@@ -26,6 +26,7 @@ from jaxdml.onnx._write import (  # noqa: F401 # they add writers to the tables
 from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.gelu import with_gelu
 from jaxdml.onnx._write.norms import SPREADS, with_norms
+from jaxdml.onnx._write.pairs import add_pairs
 from jaxdml.onnx._write.table import EQUATIONS, INTEGERS, OPERATORS, CannotWrite, Write
 from jaxdml.onnx._write.types import wrong_types
 from jaxdml.onnx._write.writer import QDQ, Grid, Options, Writer, data_type, stored_type
@@ -90,6 +91,7 @@ class _Graph:
             self._output(name, output, flat.program.avals[of].dtype)
             for name, output, of in zip(results, outputs, flat.program.outputs, strict=True)
         ]
+        add_pairs(writer)
         values = [_value(name, x.shape, x.dtype) for name, x in zip(given, self._inputs, strict=True)]
         used = {name for node in writer.nodes for name in node.input}
         initializers = {name: value for name, value in writer.initializers.items() if name in used}
