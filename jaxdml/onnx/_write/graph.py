@@ -40,6 +40,7 @@ SIGNED = (
     "activations=jnp.uint8"
 )
 CUT = "cut the function there, and save the parts as models of their own"
+OUTSIDE = "compute what depends on it outside of the function, and make the results inputs"
 CONVERT = "compute in jnp.float32 or jnp.int32 there"
 
 
@@ -72,6 +73,9 @@ class _Graph:
         self, inputs: Sequence[str], outputs: Sequence[str]
     ) -> tuple[onnx.GraphProto, dict[str, np.ndarray], list[str]]:
         writer, flat = self._writer, self._flat
+        self._check_types(inputs)
+        if self._problems:
+            return onnx.GraphProto(), {}, self._problems
         given = [writer.fresh(name) for name in inputs]
         outputs = [writer.fresh(name) for name in outputs]
         for name, value, struct in zip(flat.inputs, given, self._inputs, strict=True):
@@ -103,6 +107,14 @@ class _Graph:
             why = CannotWrite(reason, "" if is_table else CONVERT)
             self._problems.append(f"{name!r}: {reason}; {CONVERT}" if of is None else _problem(of, why))
         return graph, initializers, self._problems
+
+    def _check_types(self, inputs: Sequence[str]) -> None:
+        """Adds a problem for each input whose type ONNX lacks."""
+        for name, struct in zip(inputs, self._inputs, strict=True):
+            try:
+                data_type(struct.dtype)
+            except CannotWrite as reason:
+                self._problems.append(f"input {name!r}: {reason}; {OUTSIDE}")
 
     def _output(self, name: str, output: str, dtype: Any) -> onnx.ValueInfoProto:
         """Names a result of the function, and declares it as an output."""
