@@ -93,6 +93,10 @@ def test_names_of_functions_and_pytrees():
     assert input_names(jax.jit(lambda params, tokens: tokens), (one,)) == ["tokens"]
     assert output_names(jax.tree.structure(1)) == ["output"]
     assert output_names(jax.tree.structure((1, {"a": 2}))) == ["output_0", "output_1.a"]
+    # ONNX's names cannot be empty.
+    assert output_names(jax.tree.structure({"": 1})) == ["output"]
+    assert output_names(jax.tree.structure({"": 1, "output": 2})) == ["output.", "output.output"]
+    assert input_names(named, ({"": one}, {"": {"": one}})) == ["x", "."]
 
 
 def affine(params, x):
