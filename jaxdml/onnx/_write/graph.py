@@ -40,6 +40,10 @@ SIGNED = (
     "activations=jnp.uint8"
 )
 CUT = "cut the function there, and save the parts as models of their own"
+OPEN_PADDING = (
+    "its padding depends on the sizes of the inputs, as that of 'SAME' with strides does",
+    "write a number for each size along which it pads, or give explicit padding, such as ((1, 1),)",
+)
 OUTSIDE = "compute what depends on it outside of the function, and make the results inputs"
 CONVERT = "compute in jnp.float32 or jnp.int32 there"
 
@@ -55,6 +59,9 @@ def graph_of(
       names: the names of inputs and outputs in the file.
       options: how the function is written.
     """
+    unknown = [_problem(node, CannotWrite(*OPEN_PADDING)) for node in flat.nodes if not _has_known_padding(node)]
+    if unknown:  # operators on integers would refuse it without a remedy
+        return onnx.GraphProto(), {}, unknown
     return _Graph(flat, inputs, options).written(*names)
 
 
@@ -287,6 +294,13 @@ def _read_by_tables(flat: Flat) -> set[str]:
         if is_moved or (table is not None and table.x[1].dtype.itemsize > 1):
             found.add(node.inputs[0])
     return found
+
+
+def _has_known_padding(node: Node) -> bool:
+    """Whether the padding of a convolution or pooling does not depend on symbolic sizes; True for other nodes."""
+    equation = node.options.get("equation")
+    padding = (node.options if equation is None else equation.params).get("padding", ())
+    return all(is_known(number) for pair in padding for number in pair)
 
 
 def _primitive(node: Node) -> str:
