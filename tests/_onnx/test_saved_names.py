@@ -119,10 +119,11 @@ def several_sizes(params, x):  # [batch, tokens, 8]
     """Reshapes, repetitions and numbers that depend on two unknown sizes."""
     y = (x @ params).reshape(x.shape[0], x.shape[1] * 2, 2)
     rows = jnp.broadcast_to(jnp.arange(x.shape[1])[None, :, None], (*x.shape[:2], 4))
-    mean = jnp.mean(x @ params, 1)
+    mean, causal = jnp.mean(x @ params, 1), jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
     return {
         "pairs": y, "rows": rows + (x @ params).astype(jnp.int32), "mean": mean, "doubled": jnp.concatenate([y, y], 1),
         "flat": y.reshape(-1), "other": y.reshape(x.shape[0] * 2, x.shape[1], 2), "last": y[:, -1] / x.shape[1],
+        "causal": jnp.where(causal[None], (x @ params)[..., :1], 0),
     }  # fmt: skip
 
 
