@@ -11,6 +11,7 @@ from _onnx.saved import EXACT, LEVELS, inputs_of, kinds, quantized, run, saved, 
 from _onnx.test_saved_for_directml import not_registered
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
+from helpers.one_node import on_x64_alone
 from jaxdml.errors import DescError
 
 # Models whose integers onnxruntime reproduces, with which options, and at which levels.
@@ -46,6 +47,15 @@ def test_int8_weights_are_exact_where_onnxruntime_is_told_so(form, tmp_path):
     saved(model, tmp_path / "model.onnx", form)
     (received,) = run(tmp_path / "model.onnx", x, **{"session.x64quantprecision": "1"}).values()
     assert_same_bits(received, applied(model, x))
+
+
+@pytest.mark.rare
+@on_x64_alone
+def test_steps_that_share_int8_weights_are_not_loaded_where_onnxruntime_is_told_so(tmp_path):
+    """docs/onnx_saving.md recommends uint8 weights for them, with which the scan above has the bits of apply."""
+    saved(quantized("scan", numerics="onnxruntime"), tmp_path / "model.onnx")
+    with pytest.raises(Exception, match="Attempt to replace the existing tensor"):
+        session(tmp_path / "model.onnx", **{"session.x64quantprecision": "1"})
 
 
 @pytest.mark.rare

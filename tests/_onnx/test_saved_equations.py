@@ -66,6 +66,7 @@ GROUPS = {
         **{word: both(word) for word in ("and", "or", "xor")},
         filled=lambda y: lax.select(y > 0, jnp.full(y.shape, 0.5), jnp.full(y.shape, jnp.finfo(y.dtype).min)),
         both_ways=lambda y: ((y > 0) == (y > 0.5), (y > 0) != (y > 0.5)),
+        among_truths=lambda y: lax.select(y > 0, y > 0.5, y < -0.5),
         no=lambda y: jnp.where(lax.bitwise_not(y > 0), y, 1.0),
         finite=lambda y: jnp.where(lax.is_finite(1 / lax.max(y, jnp.zeros_like(y))), y, 7.0),
         clamped=lambda y: lax.clamp(jnp.full_like(y, -0.5), y, lax.abs(y)),

@@ -93,6 +93,10 @@ def test_names_of_functions_and_pytrees():
     assert input_names(jax.jit(lambda params, tokens: tokens), (one,)) == ["tokens"]
     assert output_names(jax.tree.structure(1)) == ["output"]
     assert output_names(jax.tree.structure((1, {"a": 2}))) == ["output_0", "output_1.a"]
+    # ONNX's names cannot be empty.
+    assert output_names(jax.tree.structure({"": 1})) == ["output"]
+    assert output_names(jax.tree.structure({"": 1, "output": 2})) == ["output.", "output.output"]
+    assert input_names(named, ({"": one}, {"": {"": one}})) == ["x", "."]
 
 
 def affine(params, x):
@@ -115,10 +119,11 @@ def several_sizes(params, x):  # [batch, tokens, 8]
     """Reshapes, repetitions and numbers that depend on two unknown sizes."""
     y = (x @ params).reshape(x.shape[0], x.shape[1] * 2, 2)
     rows = jnp.broadcast_to(jnp.arange(x.shape[1])[None, :, None], (*x.shape[:2], 4))
-    mean = jnp.mean(x @ params, 1)
+    mean, causal = jnp.mean(x @ params, 1), jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
     return {
         "pairs": y, "rows": rows + (x @ params).astype(jnp.int32), "mean": mean, "doubled": jnp.concatenate([y, y], 1),
         "flat": y.reshape(-1), "other": y.reshape(x.shape[0] * 2, x.shape[1], 2), "last": y[:, -1] / x.shape[1],
+        "causal": jnp.where(causal[None], (x @ params)[..., :1], 0),
     }  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 """Files of models whose layers have 16-bit inputs: QuantizeLinear and DequantizeLinear of opset 21 around floats."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import jaxdml as dml
 from _onnx.saved import EXACT, conv, inputs_of, kinds, quantized, run, saved
@@ -59,6 +61,41 @@ def test_onnxruntime_computes_the_same_but_for_the_last_bits(tmp_path):
     saved(model, tmp_path / "model.onnx")
     for options in (EXACT, NOT_ROUNDED):
         assert decibels(*run(tmp_path / "model.onnx", x, **options).values(), model.apply(model.params, x)) > 90
+
+
+def moved(w, x):
+    """Moves the integers between a layer and operators of several kinds; x [N, 3, 8]."""
+    y = jax.nn.relu(x @ w["first"])
+    q, k, v = (part.reshape(*x.shape[:2], 2, 4) for part in jnp.split(y @ w["qkv"], 3, -1))
+    return {
+        "attention": jax.nn.dot_product_attention(q, k, v).reshape(x.shape) @ w["last"],
+        "biased": jax.nn.relu(y @ w["first"] + w["bias"][None, None]) @ w["last"], "mean": jnp.mean(y, 1) @ w["last"],
+        "floats": lax.sort(y.swapaxes(1, 2)), "integers": y.swapaxes(1, 2) @ w["small"],
+    }  # fmt: skip
+
+
+@pytest.mark.rare
+def test_opset_21_with_int8_between_layers(tmp_path):
+    """onnxruntime loads the file although it adds pairs of QuantizeLinear and DequantizeLinear wrongly in opset 21."""
+    sizes = {"first": (8, 8), "qkv": (8, 24), "last": (8, 8), "bias": (8,), "small": (3, 5)}
+    random = np.random.default_rng(0)
+    w = {name: random.standard_normal(shape, np.float32) for name, shape in sizes.items()}
+    x = random.standard_normal((4, 3, 8), np.float32)
+    options = {"activations": jnp.int8, "numerics": "onnxruntime", "progress": False}
+    model = dml.ptq.quantize(moved, w, [x], **options)
+    ours, path = model.apply(model.params, x), tmp_path / "model.onnx"
+    pairs = {}
+    for opset in (20, 21):
+        proto = saved(model, path, opset=opset)
+        pairs[opset] = sum(node.op_type == "QuantizeLinear" for node in proto.graph.node)
+        loaded = dml.onnx.load(path, numerics="onnxruntime")
+        for results in (run(path, x, **{"session.x64quantprecision": "1"}), loaded.apply(loaded.params, x)):
+            for name, expected in ours.items():
+                assert_same_bits(results[name], expected, name)
+    assert pairs[21] - pairs[20] == 4  # none before another QuantizeLinear
+    wide = dml.ptq.quantize(moved, w, [x], rules=[Rule("last", activations=jnp.uint16)], **options)
+    saved(wide, path)
+    run(path, x)
 
 
 def test_earlier_opsets_are_refused(tmp_path):

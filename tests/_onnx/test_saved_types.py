@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
@@ -61,6 +62,19 @@ def test_short_types_of_later_opsets_are_refused_too(opset, tmp_path):
 def test_a_type_that_onnx_lacks(tmp_path):
     with pytest.raises(ModelError, match=r"layer '\w+' \(convert_element_type\): ONNX has no type float8_e3m4; cut"):
         dml.onnx.save(made(lambda y: y.astype(jnp.float8_e3m4).astype(jnp.float32)), tmp_path / "model.onnx")
+
+
+@pytest.mark.rare
+def test_inputs_of_types_that_onnx_lacks(tmp_path):
+    def noisy(w, x, key, half):
+        return x @ w + jax.random.uniform(key, x.shape) + half.astype(jnp.float32)
+
+    batch = X, jax.random.key(0), jnp.ones(X.shape, jnp.float8_e3m4)
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.save(dml.ptq.quantize(noisy, W, [batch], progress=False), tmp_path / "model.onnx")
+    remedy = "compute what depends on it outside of the function, and make the results inputs"
+    pairs = {"key": "key<fry>", "half": "float8_e3m4"}
+    assert caught.value.problems == tuple(f"input '{k}': ONNX has no type {v}; {remedy}" for k, v in pairs.items())
 
 
 @pytest.mark.rare

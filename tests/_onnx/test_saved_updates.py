@@ -8,6 +8,7 @@ from jax import lax
 
 import jaxdml as dml
 from _onnx.saved import run, saved
+from _onnx.test_saved_for_directml import not_registered
 from helpers.compare import assert_same_bits
 from jaxdml.errors import ModelError
 
@@ -40,6 +41,32 @@ def test_a_cache_is_updated_in_the_file(tmp_path):
         for right, own, other in zip(expected, ours.values(), theirs.values(), strict=True):
             assert_same_bits(own, right)
             np.testing.assert_allclose(other, right, atol=1e-5)
+
+
+def parts(w, x, i):
+    """Parts at places that depend on data, of parameters and of a result of a layer."""
+    y = x @ w
+    return {
+        "row": w[i], "of parameters": lax.dynamic_slice(w, (i, 0), (1, 8)),
+        "index": lax.dynamic_index_in_dim(y, i, 1), "several": lax.dynamic_slice_in_dim(y, i, 3, 1),
+        "both axes": lax.dynamic_slice(y, (i + 1, i), (2, 3)), "beside a number": lax.dynamic_slice(y, (2, i), (3, 4)),
+        "updated": lax.dynamic_update_slice(y, -y[:2, :3], (i, i + 1)),
+        "updated beside a number": lax.dynamic_update_slice(y, -y[:2, :3], (i, 1)),
+    }  # fmt: skip
+
+
+@pytest.mark.rare
+def test_parts_at_places_that_depend_on_data(tmp_path):
+    """They have known sizes in the file, without which the file could not be loaded. Places outside are clamped."""
+    w, x = RNG.normal(size=(8, 8)).astype(np.float32), RNG.normal(size=(6, 8)).astype(np.float32)
+    model, path = dml.ptq.quantize(parts, w, [(x, np.int32(2))], progress=False), tmp_path / "model.onnx"
+    assert not_registered(saved(model, path, weights="uint8", shapes=None)) == []
+    loaded = dml.onnx.load(path)
+    for i in np.int32([0, 2, 7, 99, -1, -3, -99, 2**31 - 1, -(2**31)]):
+        expected = model.apply(model.params, x, i)
+        for results in (run(path, x, i), loaded.apply(loaded.params, x, i)):
+            for name, result in expected.items():
+                assert_same_bits(results[name], result, f"{name} at {i}")
 
 
 def test_halves_away_from_zero(tmp_path):

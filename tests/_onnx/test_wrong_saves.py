@@ -152,13 +152,18 @@ def test_a_function_that_needs_numbers_says_to_give_sizes(tmp_path):
 
 
 def strided(w, x):
-    return lax.conv_general_dilated(x.reshape(1, 1, *x.shape), w.reshape(1, 1, *w.shape), (2, 2), "SAME")
+    y = lax.conv_general_dilated(x.reshape(1, 1, *x.shape), w.reshape(1, 1, *w.shape), (2, 2), "SAME")
+    return y, lax.reduce_window(x, -jnp.inf, lax.max, (3, 1), (2, 1), "SAME")
 
 
 def test_sizes_that_a_layer_needs_as_numbers(tmp_path):
     model = made(strided, W[:3, :3], x=X)
-    with pytest.raises(ModelError, match=r"(?s)float32\[h, w\]\). Write shapes=None .* or numbers .* StartPadding"):
+    with pytest.raises(ModelError, match=r"float32\[h, w\]\). Write shapes=None .* or numbers ") as caught:
         dml.onnx.save(model, tmp_path / "model.onnx", shapes="h, w")
+    reason = "its padding depends on the sizes of the inputs, as that of 'SAME' with strides does"
+    reason += "; write a number for each size along which it pads, or give explicit padding, such as ((1, 1),)"
+    layers = "layer 'weight' (conv_general_dilated)", "layer 'reduce_window_max_1' (reduce_window_max)"
+    assert caught.value.problems == tuple(f"{layer}: {reason}" for layer in layers)
     dml.onnx.save(model, tmp_path / "model.onnx", shapes="9, 11")
 
 

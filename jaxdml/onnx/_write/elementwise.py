@@ -190,7 +190,12 @@ def select(writer: Writer, node: Node) -> str:
     which, *cases = node.inputs
     if writer.dtype(which) != np.bool_ or len(cases) != 2:
         raise CannotWrite("it selects among more than two arrays")
-    return writer.emit("Where", writer.read(which), writer.read(cases[1]), writer.read(cases[0]))
+    condition, no, yes = map(writer.read, node.inputs)
+    if writer.dtype(cases[0]) != np.bool_:
+        return writer.emit("Where", condition, yes, no)
+    # onnxruntime's Where does not take booleans.
+    no = writer.emit("And", writer.emit("Not", condition), no)
+    return writer.emit("Or", writer.emit("And", condition, yes), no)
 
 
 def cast_to(writer: Writer, value: str, dtype: Any) -> str:

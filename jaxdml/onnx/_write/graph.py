@@ -26,6 +26,7 @@ from jaxdml.onnx._write import (  # noqa: F401 # they add writers to the tables
 from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.gelu import with_gelu
 from jaxdml.onnx._write.norms import SPREADS, with_norms
+from jaxdml.onnx._write.pairs import add_pairs
 from jaxdml.onnx._write.table import EQUATIONS, INTEGERS, OPERATORS, CannotWrite, Write
 from jaxdml.onnx._write.types import wrong_types
 from jaxdml.onnx._write.writer import QDQ, Grid, Options, Writer, data_type, stored_type
@@ -39,6 +40,11 @@ SIGNED = (
     "activations=jnp.uint8"
 )
 CUT = "cut the function there, and save the parts as models of their own"
+OPEN_PADDING = (
+    "its padding depends on the sizes of the inputs, as that of 'SAME' with strides does",
+    "write a number for each size along which it pads, or give explicit padding, such as ((1, 1),)",
+)
+OUTSIDE = "compute what depends on it outside of the function, and make the results inputs"
 CONVERT = "compute in jnp.float32 or jnp.int32 there"
 
 
@@ -53,6 +59,9 @@ def graph_of(
       names: the names of inputs and outputs in the file.
       options: how the function is written.
     """
+    unknown = [_problem(node, CannotWrite(*OPEN_PADDING)) for node in flat.nodes if not _has_known_padding(node)]
+    if unknown:  # operators on integers would refuse it without a remedy
+        return onnx.GraphProto(), {}, unknown
     return _Graph(flat, inputs, options).written(*names)
 
 
@@ -71,6 +80,9 @@ class _Graph:
         self, inputs: Sequence[str], outputs: Sequence[str]
     ) -> tuple[onnx.GraphProto, dict[str, np.ndarray], list[str]]:
         writer, flat = self._writer, self._flat
+        self._check_types(inputs)
+        if self._problems:
+            return onnx.GraphProto(), {}, self._problems
         given = [writer.fresh(name) for name in inputs]
         outputs = [writer.fresh(name) for name in outputs]
         for name, value, struct in zip(flat.inputs, given, self._inputs, strict=True):
@@ -90,6 +102,7 @@ class _Graph:
             self._output(name, output, flat.program.avals[of].dtype)
             for name, output, of in zip(results, outputs, flat.program.outputs, strict=True)
         ]
+        add_pairs(writer)
         values = [_value(name, x.shape, x.dtype) for name, x in zip(given, self._inputs, strict=True)]
         used = {name for node in writer.nodes for name in node.input}
         initializers = {name: value for name, value in writer.initializers.items() if name in used}
@@ -101,6 +114,14 @@ class _Graph:
             why = CannotWrite(reason, "" if is_table else CONVERT)
             self._problems.append(f"{name!r}: {reason}; {CONVERT}" if of is None else _problem(of, why))
         return graph, initializers, self._problems
+
+    def _check_types(self, inputs: Sequence[str]) -> None:
+        """Adds a problem for each input whose type ONNX lacks."""
+        for name, struct in zip(inputs, self._inputs, strict=True):
+            try:
+                data_type(struct.dtype)
+            except CannotWrite as reason:
+                self._problems.append(f"input {name!r}: {reason}; {OUTSIDE}")
 
     def _output(self, name: str, output: str, dtype: Any) -> onnx.ValueInfoProto:
         """Names a result of the function, and declares it as an output."""
@@ -273,6 +294,13 @@ def _read_by_tables(flat: Flat) -> set[str]:
         if is_moved or (table is not None and table.x[1].dtype.itemsize > 1):
             found.add(node.inputs[0])
     return found
+
+
+def _has_known_padding(node: Node) -> bool:
+    """Whether the padding of a convolution or pooling does not depend on symbolic sizes; True for other nodes."""
+    equation = node.options.get("equation")
+    padding = (node.options if equation is None else equation.params).get("padding", ())
+    return all(is_known(number) for pair in padding for number in pair)
 
 
 def _primitive(node: Node) -> str:

@@ -33,15 +33,18 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
             value = sliced(writer, value, [(start, start + size, 1) if i == axis else (0, None, 1)
                                            for i in range(len(shape))])  # fmt: skip
             continue
-        value = writer.emit("Slice", value, *ends_of_part(writer, name, size, length), writer.int64([axis]))
+        value = writer.emit("Gather", value, places_of_part(writer, name, size, length), axis=axis)
     return value
 
 
-def ends_of_part(writer: Writer, name: str, size: int, length: int) -> tuple[str, str]:
-    """The start of a part of an axis, clamped so that the part lies inside the axis, and the part's end."""
-    place = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
-    place = writer.emit("Min", writer.emit("Max", place, writer.int64([0])), writer.int64([length - size]))
-    return place, writer.emit("Add", place, writer.int64([size]))
+def places_of_part(writer: Writer, name: str, size: int, length: int) -> str:
+    """The indices of a part of an axis whose start depends on data, clamped so that the part lies inside the axis.
+
+    Unlike a Slice with a computed end, a Gather of these indices has a size that is known without the data.
+    """
+    start = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
+    start = writer.emit("Min", writer.emit("Max", start, writer.int64([0])), writer.int64([length - size]))
+    return start if size == 1 else writer.emit("Add", start, writer.int64(np.arange(size)))
 
 
 @equation("gather")

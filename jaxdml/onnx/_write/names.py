@@ -44,7 +44,7 @@ def _names(tree: Any, base: str, taken: Sequence[str]) -> list[str]:
 
 def _name(path: Sequence[Any], base: str) -> str:
     keys = list(map(_key, path))
-    if not keys:
+    if not keys or keys == [""]:  # an empty name in a file would mean that there is no value
         return base
     return ".".join(keys) if not keys[0].isdecimal() else "_".join([base, keys[0]]) + "".join(f".{k}" for k in keys[1:])
 

@@ -10,14 +10,13 @@ from jax import lax
 from jaxdml._graph.graph import Node
 from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.elementwise import cast_to
-from jaxdml.onnx._write.indexing import ends_of_part, places_inside
-from jaxdml.onnx._write.movers import reshaped, transposed
+from jaxdml.onnx._write.indexing import places_inside, places_of_part
+from jaxdml.onnx._write.movers import reshaped, sliced, transposed
 from jaxdml.onnx._write.reductions import reduced
 from jaxdml.onnx._write.table import CannotWrite, equation
 from jaxdml.onnx._write.writer import Writer
 
 OUTSIDE = "it writes outside of the array", "write mode='clip', or indices that lie inside of the array"
-LAST = np.iinfo(np.int64).max  # the end of an axis, for Slice
 
 
 class Combination(NamedTuple):
@@ -44,11 +43,17 @@ COMBINATIONS = {
 
 
 class Part(NamedTuple):
-    """A part of an axis; start and end are values of the file, and size is None if the start is known."""
+    """A part of an axis.
 
-    start: str
-    end: str
-    size: int | None = None
+    Attributes:
+      size: the number of its elements.
+      start: the first of them, if it is known.
+      places: a value of the file with the indices of all elements, if the first one depends on data.
+    """
+
+    size: int
+    start: int = 0
+    places: str = ""
 
 
 @equation("dynamic_update_slice")
@@ -63,9 +68,9 @@ def dynamic_update_slice(writer: Writer, node: Node) -> str:
             raise CannotWrite("it updates a part whose size is not known")
         number = writer.number(name)
         if number is None:
-            parts[axis] = Part(*ends_of_part(writer, name, size, length), size)
+            parts[axis] = Part(size, places=places_of_part(writer, name, size, length))
         else:
-            parts[axis] = _known(writer, min(max(int(number), 0), length - size), size)
+            parts[axis] = Part(size, min(max(int(number), 0), length - size))
     return _with_part(writer, lambda: writer.read(x), parts, writer.rank(x), lambda _: writer.read(update))
 
 
@@ -155,7 +160,7 @@ def _at_one_part(writer: Writer, node: Node, places: Mapping[int, int], sizes: M
         inside = min(max(start, 0), length - size)
         if inside != start and equation.params["mode"] != lax.GatherScatterMode.CLIP:
             raise CannotWrite(*OUTSIDE)
-        parts[axis] = _known(writer, inside, size)
+        parts[axis] = Part(size, inside)
     value, inserted = _read_update(writer, node), equation.params["dimension_numbers"].inserted_window_dims
     if inserted:
         value = writer.emit("Unsqueeze", value, writer.int64(inserted))
@@ -165,10 +170,6 @@ def _at_one_part(writer: Writer, node: Node, places: Mapping[int, int], sizes: M
         return writer.emit(combination.operator, old(), value) if combination else value
 
     return _with_part(writer, lambda: writer.read(x), parts, writer.rank(x), updated)
-
-
-def _known(writer: Writer, start: int, size: int) -> Part:
-    return Part(writer.int64([start]), writer.int64([start + size]))
 
 
 def _with_part(
@@ -182,18 +183,18 @@ def _with_part(
     if not parts:
         return update(old)
     (axis, part), *others = parts.items()
-    value, at = old(), writer.int64([axis])
+    value, end = old(), part.start + part.size
+
+    def cut(start: int, end: int | None) -> str:
+        return sliced(writer, value, [(start, end, 1) if other == axis else (0, None, 1) for other in range(rank)])
 
     def inside() -> str:
-        return writer.emit("Slice", value, part.start, part.end, at)
+        return writer.emit("Gather", value, part.places, axis=axis) if part.places else cut(part.start, end)
 
     new = _with_part(writer, inside, dict(others), rank, update)
-    if part.size is None:
-        before = writer.emit("Slice", value, writer.int64([0]), part.start, at)
-        after = writer.emit("Slice", value, part.end, writer.int64([LAST]), at)
-        return writer.emit("Concat", before, new, after, axis=axis)
+    if not part.places:
+        return writer.emit("Concat", cut(0, part.start), new, cut(end, None), axis=axis)
     # The sizes before and after the part depend on data. ScatterElements at the part's indices keeps all shapes known.
-    places = writer.emit("Add", part.start, writer.int64(np.arange(part.size)))
-    places = reshaped(writer, places, None, [part.size if other == axis else 1 for other in range(rank)])
+    places = reshaped(writer, part.places, None, [part.size if other == axis else 1 for other in range(rank)])
     places = writer.emit("Expand", places, writer.emit("Shape", new))
     return writer.emit("ScatterElements", value, places, new, axis=axis)

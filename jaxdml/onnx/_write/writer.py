@@ -48,7 +48,7 @@ def data_type(dtype: Any) -> int:
     """
     try:
         return int(helper.np_dtype_to_tensor_dtype(stored_type(dtype)))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # JAX cannot convert the type of a random key to one of NumPy
         raise CannotWrite(f"ONNX has no type {dtype}") from error
 
 
