@@ -69,6 +69,7 @@ print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
     assert re.search(expected, done.stdout), done.stdout
 
 
+@pytest.mark.rare
 @needs_native
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux alone lists the processor's instructions there")
 def test_make_builds_the_fastest_kernels_that_the_processor_has():

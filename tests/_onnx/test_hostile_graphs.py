@@ -62,6 +62,7 @@ def test_a_name_that_is_no_text():
     refused(data, "Foo", "is not supported")
 
 
+@pytest.mark.rare
 def test_order_and_names():
     cycle = model([("Neg", ["b"], ["y"]), ("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])])
     refused(cycle, "a problem:", "nodes 'add_1', 'relu_2' form a cycle")

@@ -98,6 +98,7 @@ def test_opset_21_with_int8_between_layers(tmp_path):
     run(path, x)
 
 
+@pytest.mark.rare
 def test_earlier_opsets_are_refused(tmp_path):
     model = quantized("MLP", rules=(Rule(LAYERS["MLP"], activations=jnp.uint16),))
     with pytest.raises(DescError, match="opset is 20, and layers with 16-bit inputs need opset 21"):

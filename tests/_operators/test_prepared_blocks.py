@@ -43,6 +43,7 @@ def test_a_prepared_matrix_holds_its_arrays(dtype):
             np.asarray(got)
 
 
+@pytest.mark.rare
 @needs_native
 def test_all_pack_the_same_bytes():
     for dtype in LIMITS:
