@@ -19,7 +19,6 @@ from jax import lax
 
 import jaxdml as dml
 from benchmarks import exact_costs
-from benchmarks.exact_costs import BLOCK_OF_FLOATS
 from benchmarks.machine import environment, name_of
 from benchmarks.timing import in_turns
 from jaxdml import reference
@@ -40,7 +39,7 @@ Row = dict[str, Any]
 def loop(function: Function, first: jax.Array, others: tuple[Any, ...], count: int) -> jax.Array:
     def step(_: Any, first: jax.Array) -> jax.Array:
         result = lax.optimization_barrier(function(first, *others))  # forces all of it, though one number is used
-        number = jax.tree.leaves(result)[0].ravel()[:1].astype(first.dtype)
+        number = result.ravel()[:1].astype(first.dtype)
         return lax.dynamic_update_slice(first, number.reshape((1,) * first.ndim), (0,) * first.ndim)
 
     return lax.fori_loop(0, count, step, first)
@@ -115,7 +114,7 @@ def floats(quick: bool) -> Iterator[Row]:
     not depend on this argument once, before the loop.
     """
     for name, function, shapes in exact_costs.cases(batches=(8,)):
-        if name == BLOCK_OF_FLOATS or (quick and name != "x * x + x"):
+        if name == exact_costs.BLOCK_OF_FLOATS or (quick and name != "x * x + x"):
             continue
         rng = np.random.default_rng(0)
         arguments = tuple(jnp.asarray((rng.standard_normal(shape) * 2).astype(np.float32)) for shape in shapes)

@@ -21,12 +21,12 @@ pytestmark = on_xla_alone
 @pytest.mark.parametrize("kind", ["wide", "special", "zeros"])
 def test_the_oracle_s_bits_however_many_blocks_are_multiplied_at_once(kind, monkeypatch):
     """A CPU multiplies one block at a time; here it multiplies 3, 7 and 32, as a GPU does."""
-    rng, case = np.random.default_rng(0), None
+    rng, depth = np.random.default_rng(0), 7 * 32 - 9
+    case = Case((floats(rng, kind, (5, depth)), *matrix(rng, "uint4", (9, depth), 32), None), "int15")
     for at_once in (3, 7, 32):
         monkeypatch.setattr(blocks, "ON_CPU", at_once)
-        jax.clear_caches()
-        case = Case((floats(rng, kind, (5, 7 * 32 - 9)), *matrix(rng, "uint4", (9, 7 * 32 - 9), 32), None), "int15")
-        assert_same_bits(jax.jit(lambda *all, case=case: case.call(*all))(*case.arguments), case.expected, at_once)
+        jax.clear_caches()  # of programs with another number
+        assert_same_bits(jax.jit(case.call)(*case.arguments), case.expected, at_once)
     jax.clear_caches()
 
 

@@ -16,7 +16,7 @@ import jaxdml as dml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import kernel_overhead, network, shapes, suite, tables  # noqa: E402
+from benchmarks import device_times, kernel_overhead, network, shapes, suite, tables  # noqa: E402
 from benchmarks.__main__ import run  # noqa: E402
 from benchmarks.case import ORT, ORT_U8, PLAIN, PREPARED, XLA  # noqa: E402
 from benchmarks.contractions import convolution, matrix_multiply  # noqa: E402
@@ -104,6 +104,15 @@ def test_cases_for_a_gpu_run_on_any_device(tmp_path):
     assert set(elementwise["contenders"]) - {XLA} == {PLAIN, LAX}
     assert "bfloat16" in (tmp_path / "gpu_tiny.txt").read_text(encoding="utf-8")
     assert (tmp_path / "gpu_tiny.png").exists()
+
+
+@pytest.mark.rare
+def test_times_on_a_device_are_of_right_results():
+    """Each table has a small case here; products by blocks are compared with the oracle before they are timed."""
+    for name, rows in device_times.TABLES.items():
+        (row,) = rows(quick=True)
+        assert row.get("wrong", []) == []
+        assert row["shape"] in device_times.shown(name, [row])
 
 
 def test_the_cases_for_a_gpu_have_no_peers_of_a_cpu():
