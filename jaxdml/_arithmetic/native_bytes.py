@@ -1,4 +1,4 @@
-"""Native kernels for pooling, for look-up tables of 256 entries, and for elementwise products as in ONNX Runtime.
+"""Native kernels for pooling, for look-up tables, and for elementwise products as in ONNX Runtime.
 
 Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions prepended to every array.
 """
@@ -12,7 +12,15 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, in_two_dimensions, int64s, is_byte, library_call, operand
+from jaxdml._arithmetic.native_call import (
+    Result,
+    in_two_dimensions,
+    int64s,
+    is_at_most_two_bytes,
+    is_byte,
+    library_call,
+    operand,
+)
 from jaxdml._shapes import output_extent
 
 Array = jax.Array
@@ -108,7 +116,8 @@ def _entries_result(x: Any, table: Any) -> Result:
 
 
 def _takes_table(x: Any, table: Any) -> bool:
-    return is_byte(x.dtype) and is_byte(table.dtype)
+    """Whether x and the table have 8-bit or 16-bit integers."""
+    return is_at_most_two_bytes(x.dtype) and is_at_most_two_bytes(table.dtype)
 
 
 # Products ------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,11 @@ def is_byte(dtype: Any) -> bool:
     return dtype in (jnp.int8, jnp.uint8)
 
 
+def is_at_most_two_bytes(dtype: Any) -> bool:
+    """Whether a type is one of 8-bit or 16-bit integers."""
+    return dtype in (jnp.int8, jnp.uint8, jnp.int16, jnp.uint16)
+
+
 def library_call(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
     """The result of the library's function `name`. Leading dimensions of size 1 broadcast."""
     sizes = zip(*(x.shape[:leading] for x in operands), strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, is_byte, library_call, operand
+from jaxdml._arithmetic.native_call import Result, is_at_most_two_bytes, is_byte, library_call, operand
 
 Array = jax.Array
 
@@ -60,7 +60,7 @@ def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -
 
 
 def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:
-    return bool(_is_at_most_two_bytes(x.dtype) and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
+    return bool(is_at_most_two_bytes(x.dtype) and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
 
 
 def _dequantize_blocks(x: Array, scale: Array, zero_point: Array | None, *, leading: int) -> Array:
@@ -83,10 +83,6 @@ def _takes_dequantize_blocks(x: Any, scale: Any, zero_point: Any) -> bool:
     is_typed = x.dtype in (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8) and scale.dtype == jnp.float32
     are_known = all(isinstance(size, int) and size > 0 for size in (*x.shape, *scale.shape))
     return is_typed and are_known and scale.ndim == x.ndim > 0 and scale.shape[:-1] == x.shape[:-1]
-
-
-def _is_at_most_two_bytes(dtype: Any) -> bool:
-    return dtype in (jnp.int8, jnp.uint8, jnp.int16, jnp.uint16)
 
 
 def _are_numbers(*parameters: Any) -> bool:

@@ -92,17 +92,19 @@ ffi::Error looked_up(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, 
   JAXDML_EXPECT(leading_count >= 0 && leads(x, y, leading, rank), "x and the output differ in leading dimensions");
   for (size_t i = leading; i < rank; i++)
     JAXDML_EXPECT(x.dimensions()[i] == of_y[i], "the shape of x differs from the output's");
-  JAXDML_EXPECT(leads(table, y, leading, leading + 1) && table.dimensions()[leading] == 256,
-                "a table does not have 256 entries, or its leading dimensions differ from the output's");
-  JAXDML_EXPECT(is_byte(x) && is_byte(table) && y.element_type() == table.element_type(),
-                "x or the table is not int8 or uint8, or the output has another type than the table");
+  JAXDML_EXPECT((is_byte(x) || is_word(x)) && (is_byte(y) || is_word(y)) && y.element_type() == table.element_type(),
+                "x or the table does not have 8-bit or 16-bit integers, or the output has another type than the table");
+  const int64_t x_width = is_byte(x) ? 1 : 2, y_width = is_byte(y) ? 1 : 2;
+  JAXDML_EXPECT(leads(table, y, leading, leading + 1) && table.dimensions()[leading] == int64_t(1) << 8 * x_width,
+                "a table does not have one entry per integer of x's type, or its leading dimensions differ from the "
+                "output's");
   const int64_t count = product(of_y, 0, leading), size = product(of_y, leading, rank);
   if (!count || !size) return ffi::Error::Success();
-  const bool has_vbmi = has_avx512_vbmi();
+  static const bool has_vbmi = has_avx512_vbmi();  // CPUID takes microseconds in a virtual machine
   std::vector<LookUp> problems;
   for (int64_t i = 0; i < count; i++)
-    problems.push_back({size, at_problem(x, y, leading, i), at_problem(table, y, leading, i), is_signed(x), has_vbmi,
-                        at_problem(y, y, leading, i)});
+    problems.push_back({size, at_problem(x, y, leading, i), at_problem(table, y, leading, i), x_width, y_width,
+                        is_signed(x), has_vbmi, at_problem(y, y, leading, i)});
   kernels.look_up(pool_of(threads, count * size * 4), problems.data(), count);
   return ffi::Error::Success();
 }

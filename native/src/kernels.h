@@ -127,13 +127,14 @@ struct MaxPool {
   uint8_t* y;
 };
 
-// y = table[x], elementwise. The table has an entry for each of the 256 bytes, that of the least value first.
+// y = table[x], elementwise. The table has an entry for each integer of x's type, that of the least integer first.
 struct LookUp {
   int64_t size;
   const uint8_t* x;
   const uint8_t* table;
-  bool is_signed;  // x is int8
-  bool has_vbmi;   // the processor has AVX512-VBMI
+  int64_t x_width, y_width;  // bytes of an element: 1 or 2
+  bool is_signed;            // x is int8 or int16
+  bool has_vbmi;             // the processor has AVX512-VBMI
   uint8_t* y;
 };
 

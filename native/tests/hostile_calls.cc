@@ -68,6 +68,7 @@ Extents some(Random& random, Extents leading) {
   return leading;
 }
 
+XLA_FFI_DataType word(Random& random) { return random.chance(50) ? XLA_FFI_DataType_S16 : XLA_FFI_DataType_U16; }
 XLA_FFI_DataType byte(Random& random) { return random.chance(50) ? XLA_FFI_DataType_S8 : XLA_FFI_DataType_U8; }
 XLA_FFI_DataType output(Random& random) { return random.chance(30) ? XLA_FFI_DataType_S32 : byte(random); }
 XLA_FFI_DataType zero_point_of(XLA_FFI_DataType type, Random& random) {
@@ -252,9 +253,11 @@ Call max_pool(Random& random, const Kernels&) {
 
 Call looked_up(Random& random, const Kernels&) {
   const Extents leading = random_leading(random), shape = random_tensor(random);
-  const XLA_FFI_DataType type = byte(random);
+  const bool is_word = random.chance(50);
+  const XLA_FFI_DataType x = is_word ? word(random) : byte(random), type = random.chance(50) ? word(random) : byte(random);
   Call call = {&jaxdml_cpu_looked_up};
-  call.arguments = {{byte(random), some(random, leading) + shape}, {type, some(random, leading) + Extents{256}}};
+  call.arguments = {{x, some(random, leading) + shape},
+                    {type, some(random, leading) + Extents{is_word ? 65536 : 256}}};
   call.results = {{type, leading + shape}};
   call.attributes = {leading_count(leading)};
   return call;

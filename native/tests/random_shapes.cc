@@ -799,13 +799,15 @@ Case look_up_case(Random& random, int64_t size, int64_t count) {
   LookUp one = {};
   one.size = size;
   one.is_signed = random.chance(50);
+  one.x_width = random.chance(60) ? 1 : 2;
+  one.y_width = of.y_bytes = random.chance(60) ? 1 : 2;
   one.has_vbmi = has_avx512_vbmi() && random.chance(50);
-  of.what = text("%d look-ups of %d by %s%s", int(count), int(size), name_of(one.is_signed),
-                 one.has_vbmi ? " by AVX512-VBMI" : "");
+  of.what = text("%d look-ups of %d from %d %s bytes to %d%s", int(count), int(size), int(one.x_width),
+                 one.is_signed ? "signed" : "unsigned", int(one.y_width), one.has_vbmi ? " by AVX512-VBMI" : "");
   std::vector<LookUp> problems;
   for (int64_t i = 0; i < count; i++) {
-    one.x = tensor(of, random, size, one.is_signed);
-    one.table = tensor(of, random, 256, false, Fill::kUniform);
+    one.x = tensor(of, random, size * one.x_width, one.is_signed);
+    one.table = tensor(of, random, (one.x_width == 1 ? 256 : 65536) * one.y_width, false, Fill::kUniform);
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }

@@ -201,9 +201,12 @@ inline Output expected(const MaxPool& one) {
 }
 
 inline Output expected(const LookUp& one) {
-  Output y(size_t(one.size));
-  for (int64_t i = 0; i < one.size; i++)
-    y[size_t(i)] = one.table[number(one.x, i, one.is_signed) + (one.is_signed ? 128 : 0)];
+  const int32_t least = !one.is_signed ? 0 : one.x_width == 1 ? -128 : -32768;
+  Output y;
+  for (int64_t i = 0; i < one.size; i++) {
+    const uint8_t* entry = one.table + (number_of_width(one.x, i, one.x_width, one.is_signed) - least) * one.y_width;
+    y.insert(y.end(), entry, entry + one.y_width);
+  }
   return y;
 }
 

@@ -57,8 +57,9 @@ def check_max_pool(rng, count):
 
 def check_tables(rng, count):
     for _ in range(count):
-        x = random_bytes(rng, rng.integers(1, 30, rng.integers(0, 4)))
-        table = random_bytes(rng, 256)
+        of_x, of_y = (rng.choice([np.uint8, np.int8, np.uint16, np.int16]) for _ in range(2))
+        x = rng.integers(0, 2**16, rng.integers(1, 30, rng.integers(0, 4)), np.uint16).astype(of_x)
+        table = rng.integers(0, 2**16, np.iinfo(of_x).max - np.iinfo(of_x).min + 1, np.uint16).astype(of_y)
         assert_same_bits(looked_up(x, table), table[x.astype(np.int32) - np.iinfo(x.dtype).min])
 
 
