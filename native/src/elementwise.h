@@ -5,7 +5,7 @@
 // range and the scale's significand is not all ones.
 #pragma once
 
-#include "bytes.h"
+#include "centered.h"
 #include "epilogue.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -33,21 +33,6 @@ JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
   return multiply_add(subtract_product(x, near, by.value), by.reciprocal, near);
 }
 
-// An element minus its zero point, as floats. The bits of the float 2**23, XOR an unsigned element n, are the float
-// 2**23 + n. One exact subtraction then converts n and subtracts the zero point.
-struct Centering {
-  I32 exponent;  // includes a flip of the element's top bit, which makes a signed element unsigned
-  F32 zero_point;
-};
-JAXDML_INLINE Centering centering(int32_t zero_point, bool is_signed, int64_t width) {
-  const int32_t flip = is_signed ? width == 1 ? 0x80 : 0x8000 : 0;
-  return {splat(0x4b000000 | flip), splat(0x1p23f + float(zero_point + flip))};
-}
-template <int64_t kWidth = 1>
-JAXDML_INLINE F32 centered(const uint8_t* from, const Centering& by) {
-  return (F32)((kWidth == 1 ? from_unsigned_bytes(from) : from_unsigned_words(from)) ^ by.exponent) - by.zero_point;
-}
-
 template <bool kMayBeLarge>
 JAXDML_INLINE void put_bytes(uint8_t* to, const F32 (&x)[4], const Output& output, int64_t count) {
   if (count == kBytes) return store_saturated<kMayBeLarge>(to, x, output);
@@ -56,22 +41,20 @@ JAXDML_INLINE void put_bytes(uint8_t* to, const F32 (&x)[4], const Output& outpu
   memcpy(to, copy, size_t(count));
 }
 
+// The arguments are values: a store of bytes could change what a reference refers to, so each iteration would load that.
 template <bool kByReciprocal>
-static void add_chunk(const Sum& one, const Divisor& by, int64_t first, int64_t last) {
+static void add_chunk(Sum one, Divisor by, int64_t first, int64_t last) {
   const Output output = output_of(one.y_zero_point, one.y_is_signed);
   const Centering of_a = centering(one.a_zero_point, one.a_is_signed, 1);
   const Centering of_b = centering(one.b_zero_point, one.b_is_signed, 1);
   const F32 a_scale = splat(one.a_scale), b_scale = splat(one.b_scale);
   each_vector<kBytes>(first, last, [&](int64_t i, int64_t count) {
-    uint8_t a_copy[kBytes] = {}, b_copy[kBytes] = {};
-    const uint8_t *a = whole(one.a + i, count, a_copy), *b = whole(one.b + i, count, b_copy);
-    F32 y[4];
+    F32 a[4], b[4], y[4];
+    center_bytes(load_bytes(one.a + i, count), of_a, a);
+    center_bytes(load_bytes(one.b + i, count), of_b, b);
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; v++) {
-      const F32 sum = centered(a + v * kLanes, of_a) * a_scale + centered(b + v * kLanes, of_b) * b_scale;
-      y[v] = quotient<kByReciprocal>(sum, by);
-    }
-    put_bytes<!kByReciprocal>(one.y + i, y, output, count);
+    for (int v = 0; v < 4; v++) y[v] = quotient<kByReciprocal>(a[v] * a_scale + b[v] * b_scale, by);
+    store_bytes(one.y + i, saturated<!kByReciprocal>(y, output), count);
   });
 }
 
@@ -92,7 +75,7 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
 
 // The reciprocal needs a bounded dividend, so x is clamped to 1024 * scale. Beyond that, all quotients saturate anyway.
 template <bool kByReciprocal>
-static void quantize_chunk(const Quantization& one, const Divisor& by, int64_t first, int64_t last) {
+static void quantize_chunk(Quantization one, Divisor by, int64_t first, int64_t last) {
   const Output output = output_of(one.zero_point, one.is_signed);
   const float far = one.scale * 1024.0f;
   const F32 limit = splat(far < 0 ? -far : far);

@@ -5,7 +5,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-static void look_up_chunk(const LookUp& one, int64_t first, int64_t last) {
+static void look_up_chunk(LookUp one, int64_t first, int64_t last) {
   const Table all = table_of(one.table);
   const I32 flip = splat_byte(flip_to_unsigned(one.is_signed));
   int64_t i = first;
@@ -15,14 +15,12 @@ static void look_up_chunk(const LookUp& one, int64_t first, int64_t last) {
 
 // Processors gather words no faster than this loop loads them.
 template <class X, class Y>
-static void look_up_each(const LookUp& one, int64_t first, int64_t last) {
+static void look_up_each(LookUp one, int64_t first, int64_t last) {
   const X flip = X(one.is_signed ? 1 << (8 * sizeof(X) - 1) : 0);
-  const uint8_t *const from = one.x, *const table = one.table;
-  uint8_t* const to = one.y;
   for (int64_t i = first; i < last; i++) {
     X x;
-    memcpy(&x, from + i * int64_t(sizeof(X)), sizeof(X));
-    memcpy(to + i * int64_t(sizeof(Y)), table + X(x ^ flip) * int64_t(sizeof(Y)), sizeof(Y));
+    memcpy(&x, one.x + i * int64_t(sizeof(X)), sizeof(X));
+    memcpy(one.y + i * int64_t(sizeof(Y)), one.table + X(x ^ flip) * int64_t(sizeof(Y)), sizeof(Y));
   }
 }
 

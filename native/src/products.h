@@ -2,77 +2,50 @@
 // output is added before the sum is rounded. Sums of 2**31 and above, and NaN, become the least value.
 #pragma once
 
-#include "bytes.h"
+#include "centered.h"
 #include "epilogue.h"
 
 namespace jaxdml::JAXDML_ISA {
 
 struct ProductNumbers {
-  I32 a_zero_point, b_zero_point;
-  uint8_t a_flip, b_flip;
+  Centering of_a, of_b;
   F32 multiplier, offset;
   Output output;
 };
 
 JAXDML_INLINE ProductNumbers numbers_of(const Product& one) {
-  const uint8_t a_flip = flip_to_unsigned(one.a_is_signed), b_flip = flip_to_unsigned(one.b_is_signed);
-  return {splat(one.a_zero_point + a_flip),
-          splat(one.b_zero_point + b_flip),
-          a_flip,
-          b_flip,
-          splat(one.multiplier),
-          splat(float(one.y_zero_point)),
-          output_of(0, one.y_is_signed)};
+  return {centering(one.a_zero_point, one.a_is_signed, 1), centering(one.b_zero_point, one.b_is_signed, 1),
+          splat(one.multiplier), splat(float(one.y_zero_point)), output_of(0, one.y_is_signed)};
 }
 
-JAXDML_INLINE F32 steps_at(const uint8_t* from, uint8_t flip, I32 zero_point) {
-  return floats((from_unsigned_bytes(from) ^ splat(flip)) - zero_point);
-}
-
-// kBytes products. Products of integers minus zero points are exact.
-template <class B>
-JAXDML_INLINE I32 products_at(const uint8_t* a, const ProductNumbers& of, B&& b) {
+// `count` products, at most kBytes; `b` is minus its zero point. Products of integers minus zero points are exact.
+JAXDML_INLINE void put_products(const uint8_t* a, const ProductNumbers& of, const F32 (&b)[4], int64_t count,
+                                uint8_t* y) {
+  F32 steps[4];
+  center_bytes(load_bytes(a, count), of.of_a, steps);
   I32 rounds[4];
 #pragma GCC unroll 4
-  for (int v = 0; v < 4; v++) {
-    const F32 product = steps_at(a + v * kLanes, of.a_flip, of.a_zero_point) * b(v);
-    rounds[v] = rounded(product * of.multiplier + of.offset);
-  }
+  for (int v = 0; v < 4; v++) rounds[v] = rounded(steps[v] * b[v] * of.multiplier + of.offset);
   const I32 low = add_words(to_words(rounds[0], rounds[1]), of.output.zero_point);
   const I32 high = add_words(to_words(rounds[2], rounds[3]), of.output.zero_point);
-  return gather_firsts(to_bytes(low, high) ^ of.output.flip);
-}
-
-// `count` products, at most kBytes; b(v) is the v-th vector of `b` minus its zero point.
-template <class B>
-JAXDML_INLINE void put_products(const uint8_t* a, const ProductNumbers& of, int64_t count, uint8_t* y, B&& b) {
-  alignas(64) uint8_t copy[kBytes];
-  if (count < kBytes) store(copy, load_bytes(a, count));
-  store_bytes(y, products_at(count < kBytes ? copy : a, of, b), count);
+  store_bytes(y, to_bytes(low, high) ^ of.output.flip, count);
 }
 
 // The products of one run, all with one element of b.
-JAXDML_INLINE void products_of_run(const Product& one, const ProductNumbers& of, int64_t at) {
-  const int32_t value = (one.b[at] ^ of.b_flip) - of.b_zero_point[0];
-  const F32 steps = splat(float(value));
+JAXDML_INLINE void products_of_run(Product one, const ProductNumbers& of, int64_t at) {
+  F32 b[4];
+  center_bytes(splat_byte(one.b[at]), of.of_b, b);
   const uint8_t* a = one.a + at * one.run;
   uint8_t* y = one.y + at * one.run;
-  for (int64_t i = 0; i < one.run; i += kBytes)
-    put_products(a + i, of, at_most(kBytes, one.run - i), y + i, [&](int) { return steps; });
+  for (int64_t i = 0; i < one.run; i += kBytes) put_products(a + i, of, b, at_most(kBytes, one.run - i), y + i);
 }
 
-JAXDML_INLINE void products_of_pairs(const Product& one, const ProductNumbers& of, int64_t first, int64_t last) {
-  for (int64_t i = first; i < last; i += kBytes) {
-    const int64_t count = at_most(kBytes, last - i);
-    alignas(64) uint8_t copy[kBytes];
-    const uint8_t* b = one.b + i;
-    if (count < kBytes) {
-      store(copy, load_bytes(b, count));
-      b = copy;
-    }
-    put_products(one.a + i, of, count, one.y + i,
-                 [&](int v) { return steps_at(b + v * kLanes, of.b_flip, of.b_zero_point); });
-  }
+JAXDML_INLINE void products_of_pairs(Product one, const ProductNumbers& of, int64_t first, int64_t last) {
+  each_vector<kBytes>(first, last, [&](int64_t i, int64_t count) {
+    F32 b[4];
+    center_bytes(load_bytes(one.b + i, count), of.of_b, b);
+    put_products(one.a + i, of, b, count, one.y + i);
+  });
 }
 
 static void products(const Pool& pool, const Product* problems, int64_t count) {
