@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -46,10 +47,12 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
 def requantized_dot(
     a: Array, a_scale: Array, a_zero_point: Array | None,
     b: Array | PreparedMatrix, b_scale: Array, b_zero_point: Array | None,
-    output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
+    bias: Array | None, output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
 ) -> Array:  # fmt: skip
-    """`dot`, requantized. Scales and zero points broadcast to the product."""
+    """`dot` plus bias, requantized. Scales and zero points broadcast to the product; the bias has the shape [N]."""
     accumulator = dot(a, a_zero_point, b, b_zero_point)
+    if bias is not None:
+        accumulator = lax.add(accumulator, jnp.broadcast_to(bias, accumulator.shape))
     return rounding.requantize(accumulator, a_scale, b_scale, output_scale, output_zero_point, output_dtype)
 
 

@@ -31,7 +31,7 @@ def _takes(*arguments: Any, **_: Any) -> bool:
 
 def _dot(
     a: Array, a_scale: Array, a_zero_point: Array | None, b: Any, b_scale: Array, b_zero_point: Array | None,
-    output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any, leading: int,
+    bias: Array | None, output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any, leading: int,
 ) -> Array:  # fmt: skip
     rank = a.ndim - leading
     is_packed = isinstance(b, Prepared)
@@ -46,6 +46,7 @@ def _dot(
         lax.expand_dims(b.data, (b.data.ndim - 1,)) if is_packed else b,
         parameter(b_scale, None),
         parameter(b_zero_point, b.dtype),
+        _bias(bias, leading, (1,) * (rank - 2)),
         parameter(output_scale, None),
         parameter(output_zero_point, output_dtype),
     )
@@ -59,11 +60,18 @@ def _dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any, output
 
 def _integer_dot(a: Array, a_zero_point: Array | None, b: Any, b_zero_point: Array | None, *, leading: int) -> Array:
     one = _one(leading)
-    return _dot(a, one, a_zero_point, b, one, b_zero_point, one, None, output_dtype=jnp.int32, leading=leading)
+    return _dot(a, one, a_zero_point, b, one, b_zero_point, None, one, None, output_dtype=jnp.int32, leading=leading)
 
 
 def _integer_dot_result(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> Result:
     return _dot_result(a, None, a_zero_point, b, output_dtype=jnp.int32)
+
+
+def _bias(bias: Array | None, leading: int, batch: tuple[int, ...]) -> Array:
+    """The elements of a bias, after dimensions of a batch; none if there is no bias."""
+    if bias is None:
+        return lax.full((*(1,) * leading, *batch, 0), 0, jnp.int32)
+    return operand(bias, leading, lambda shape: (*batch, math.prod(shape)), None)
 
 
 def _one(leading: int) -> Array:
@@ -95,7 +103,7 @@ def _conv(
         filter.data if is_packed else in_two_dimensions(filter, len(strides)),
         parameter(filter_scale, None),
         parameter(filter_zero_point, filter.dtype),
-        lax.full((1,) * leading + (0,), 0, jnp.int32) if bias is None else parameter(bias, None),
+        _bias(bias, leading, ()),
         parameter(output_scale, None),
         parameter(output_zero_point, output_dtype),
     )

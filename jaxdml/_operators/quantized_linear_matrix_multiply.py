@@ -74,5 +74,5 @@ def quantized_linear_matrix_multiply(
     """
     output = output_scale, output_zero_point
     return contractions.requantized_dot(
-        a, a_scale, a_zero_point, b, b_scale, b_zero_point, *output, output_dtype=output_dtype
+        a, a_scale, a_zero_point, b, b_scale, b_zero_point, None, *output, output_dtype=output_dtype
     )

@@ -6,7 +6,7 @@ This package is optional. Only jaxdml imports it.
 import ctypes
 from importlib import resources
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 HANDLERS = (
     "matmul",

@@ -21,6 +21,7 @@ void merge_rows(std::vector<Matmul>& problems) {
                          other.a_scale.at - one.a_scale.at == rows * one.a_scale.step &&
                          other.y_scale.at - one.y_scale.at == rows * one.y_scale.step &&
                          other.b_scale.at == one.b_scale.at && other.b_zero_point.at == one.b_zero_point.at &&
+                         other.bias == one.bias &&
                          other.a_zero_point.at - one.a_zero_point.at == rows * one.a_zero_point.step &&
                          other.y_zero_point.at - one.y_zero_point.at == rows * one.y_zero_point.step;
     if (!is_next) return;
@@ -30,7 +31,7 @@ void merge_rows(std::vector<Matmul>& problems) {
 }
 
 ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buffer a_scale, Buffer a_zero_point,
-                  Buffer b, Buffer b_scale, Buffer b_zero_point, Buffer y_scale, Buffer y_zero_point,
+                  Buffer b, Buffer b_scale, Buffer b_zero_point, Buffer bias, Buffer y_scale, Buffer y_zero_point,
                   ffi::Result<Buffer> result, bool is_packed) {
   const Buffer y = *result;
   const size_t rank = y.dimensions().size();
@@ -52,6 +53,10 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   for (const Buffer& x : {b_scale, b_zero_point})
     JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b needs one element, or one per column");
   JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
+  JAXDML_EXPECT(bias.element_type() == ffi::DataType::S32 && leads(bias, y, leading, leading + 1),
+                "the bias is not int32, or its leading dimensions differ from the product's");
+  const bool has_bias = bias.dimensions()[leading] == columns;
+  JAXDML_EXPECT(has_bias || bias.dimensions()[leading] == 0, "the bias needs one element per column");
   const Size packed_bytes = matrix_bytes(kernels, depth, columns);
   const auto of_b = b.dimensions();
   if (is_packed) {
@@ -91,7 +96,9 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
     problems.push_back({rows, depth, columns, at_problem(a, y, leading, i), b_at, is_raw,
                         scales(a_scale, y, leading, i), scales(b_scale, y, leading, i), scales(y_scale, y, leading, i),
                         zero_points(a_zero_point, y, leading, i), zero_points(b_zero_point, y, leading, i),
-                        zero_points(y_zero_point, y, leading, i), at_problem(y, y, leading, i), type_of(y)});
+                        zero_points(y_zero_point, y, leading, i),
+                        has_bias ? reinterpret_cast<const int32_t*>(at_problem(bias, y, leading, i)) : nullptr,
+                        at_problem(y, y, leading, i), type_of(y)});
   }
   merge_rows(problems);
   const int64_t size = int64_t(problems.size());
@@ -112,6 +119,7 @@ JAXDML_HANDLER(jaxdml_cpu_matmul, matmul,
                    .Arg<Buffer>()  // b
                    .Arg<Buffer>()
                    .Arg<Buffer>()
+                   .Arg<Buffer>()  // bias, which may be empty
                    .Arg<Buffer>()  // scale and zero point of the product
                    .Arg<Buffer>()
                    .Ret<Buffer>()

@@ -22,7 +22,7 @@ namespace jaxdml::JAXDML_ISA {
 // The epilogue's parameters of each column.
 struct Columns {
   int32_t* sums;  // the sum of the column, minus depth times the column's zero point
-  int32_t* zero_points;
+  int32_t *zero_points, *biases;
   float* scales;  // b's scale if rows have scales of their own, otherwise the requantization multiplier
 };
 
@@ -71,7 +71,8 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   plan.column_blocks = ceil_div(width, plan.column_block);
   plan.columns = take<Columns>(arena, count);
   for (int64_t i = 0; i < count; i++) {
-    const Columns columns = {take<int32_t>(arena, width), take<int32_t>(arena, width), take<float>(arena, width)};
+    const Columns columns = {take<int32_t>(arena, width), take<int32_t>(arena, width), take<int32_t>(arena, width),
+                             take<float>(arena, width)};
     if (arena.block) plan.columns[i] = columns;
   }
   plan.copy_bytes = plan.is_copied ? round_up(plan.rows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;
@@ -126,6 +127,9 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   int32_t* const zero_points = columns.zero_points;
   for (int64_t n = first; n < end; n++) zero_points[n] = as_weight(of_b, n);
   for (int64_t n = end; n < last; n++) zero_points[n] = 0;
+  int32_t* const biases = columns.biases;
+  for (int64_t n = first; n < end; n++) biases[n] = one.bias ? one.bias[n] : 0;
+  for (int64_t n = end; n < last; n++) biases[n] = 0;
   const uint32_t depth = uint32_t(one.depth);
   int32_t* const to = columns.sums;
   for (int64_t n = first; n < last; n++) to[n] = int32_t(uint32_t(sums[n - first]) - depth * uint32_t(zero_points[n]));
@@ -158,7 +162,8 @@ JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has
 #pragma GCC unroll 8
   for (int v = 0; v < V; v++) {
     const int64_t at = n + v * kLanes;
-    totals[v] = subtract(sums[v], multiply(splat(row.zero_point), load(columns.sums + at)));
+    totals[v] = add(sums[v], load(columns.biases + at));
+    totals[v] = subtract(totals[v], multiply(splat(row.zero_point), load(columns.sums + at)));
     if (has_zero_points) totals[v] = subtract(totals[v], multiply(splat(row.sum), load(columns.zero_points + at)));
   }
   alignas(64) uint8_t bytes[V * kLanes * 4];

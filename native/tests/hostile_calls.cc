@@ -95,6 +95,7 @@ Call matmul(Random& random, const Kernels& kernels) {
                     {b, some(random, leading) + Extents{depth, columns}},
                     {kFloat, along(columns, false)},
                     {b, along(columns, false)},
+                    {XLA_FFI_DataType_S32, some(random, leading) + Extents{random.chance(50) ? 0 : columns}},
                     {kFloat, along(rows, true)},
                     {zero_point_of(y, random), along(rows, true)}};
   if (is_packed)

@@ -182,7 +182,7 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
   const int64_t rows = is_set(kernels, "amx_int8") ? 32 : 6;
   const int64_t block = one.is_raw ? std::max<int64_t>((256 << 10) + 128, 64 * (one.depth + 3)) : 0;
   for (const int64_t threads : {1, 2, 3, 16, 200}) {
-    const int64_t plain = count * (12 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
+    const int64_t plain = count * (16 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
     const int64_t by_strassen = std::max(plain, 4 * (operands + count * one.rows * one.columns * size));
     const int64_t most = is_by_strassen ? by_strassen : plain;
     const int64_t least = is_by_strassen && threads <= 3 ? threads * 130 * one.depth : 0;
@@ -194,13 +194,22 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
   }
 }
 
+// The bias of `count` columns or output channels; some exceed any sum of `depth` products.
+const int32_t* bias_of(Case& of, Random& random, int64_t count, int64_t depth) {
+  int32_t* bias = of.inputs.emplace_back(random, count * 4, 4).as<int32_t>();
+  const int64_t most = random.chance(20) ? std::numeric_limits<int32_t>::max() : 4000 * depth;
+  for (int64_t i = 0; i < count; i++) bias[i] = int32_t(random.between(-most - 1, most));
+  return bias;
+}
+
 // `one` gives the shape, signedness and output type.
 Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
   Case of;
   one.is_raw = one.is_raw || random.chance(30);
-  of.what = text("%d matmuls [%d, %d] x [%d, %d]%s, %s x %s -> %s", int(count), int(one.rows), int(one.depth),
+  const bool has_bias = random.chance(40);
+  of.what = text("%d matmuls [%d, %d] x [%d, %d]%s, %s x %s -> %s%s", int(count), int(one.rows), int(one.depth),
                  int(one.depth), int(one.columns), one.is_raw ? " raw" : "", name_of(one.a_zero_point.is_signed),
-                 name_of(one.b_zero_point.is_signed), name_of(one.type));
+                 name_of(one.b_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
   of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
   std::vector<Matmul> problems;
   std::vector<const uint8_t*> weights;
@@ -222,6 +231,7 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
     one.a_zero_point = zero_points(of, random, a_zero_points, one.a_zero_point.is_signed);
     one.b_zero_point = zero_points(of, random, b_zero_points, one.b_zero_point.is_signed);
     one.y_zero_point = zero_points(of, random, y_zero_points, one.type == Type::kInt8);
+    one.bias = has_bias ? bias_of(of, random, one.columns, one.depth) : nullptr;
     problems.push_back(one);
     of.expected.push_back(expected(one, weights.back()));
   }
@@ -345,13 +355,7 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
     one.x_zero_point = zero_points(of, random, 1, one.x_zero_point.is_signed);
     one.filter_zero_point = zero_points(of, random, filter_zero_points, one.filter_zero_point.is_signed);
     one.y_zero_point = zero_points(of, random, 1, one.type == Type::kInt8);
-    one.bias = nullptr;
-    if (has_bias) {
-      int32_t* bias = of.inputs.emplace_back(random, shape.outputs * 4, 4).as<int32_t>();
-      const int64_t most = random.chance(20) ? std::numeric_limits<int32_t>::max() : 4000 * depth;
-      for (int64_t o = 0; o < shape.outputs; o++) bias[o] = int32_t(random.between(-most - 1, most));
-      one.bias = bias;
-    }
+    one.bias = has_bias ? bias_of(of, random, shape.outputs, depth) : nullptr;
     problems.push_back(one);
     of.expected.push_back(expected(one, weights.back()));
   }

@@ -66,7 +66,8 @@ inline Output expected(const Matmul& one, const uint8_t* b) {
   Output y(size_t(one.rows * one.columns * (one.type == Type::kInt32 ? 4 : 1)));
   for (int64_t m = 0; m < one.rows; m++)
     for (int64_t n = 0; n < one.columns; n++) {
-      const uint32_t sum = dot(of_a.data() + m * one.depth, of_b.data() + n, one.columns, one.depth);
+      const uint32_t bias = one.bias ? uint32_t(one.bias[n]) : 0;
+      const uint32_t sum = bias + dot(of_a.data() + m * one.depth, of_b.data() + n, one.columns, one.depth);
       const float multiplier = product_of(number(one.a_scale, m), number(one.b_scale, n)) / number(one.y_scale, m);
       put(y, m * one.columns + n, sum, one.type, multiplier, number(one.y_zero_point, m));
     }

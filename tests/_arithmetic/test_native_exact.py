@@ -90,7 +90,7 @@ def test_padding_that_no_memory_holds(groups):
 def test_sums_of_int32():
     """The basis of integer products and convolutions: no scales, and wrapping modulo 2**32."""
     one = np.ones((), np.float32)
-    got = kernel_call.call(native.DOT, None, A, one, np.uint8(7), B, one, None, one, None, output_dtype=jnp.int32)
+    got = kernel_call.call(native.DOT, None, A, one, np.uint8(7), B, one, None, None, one, None, output_dtype=jnp.int32)
     assert_same_bits(got, (A.astype(np.int32) - 7) @ B.astype(np.int32))
     bias = np.full(24, 2**31 - 1, np.int32)
     options = {"strides": (1, 1), "dilations": (1, 1), "padding": ((0, 0), (0, 0)), "group_count": 1}

@@ -39,8 +39,9 @@ def qgemm(
     of_a, of_b = (a, a_scale, _number_or_row(a_zero_point)), (b, b_scale, _number_or_row(b_zero_point))
     of_y = _number_or_row(y_scale), _number_or_row(y_zero_point)
     dtype = a.dtype if y_zero_point is None else y_zero_point.dtype
-    if y_scale is not None and bias is None:
-        return contractions.requantized_dot(*of_a, *of_b, *of_y, output_dtype=dtype).reshape(shape)
+    if y_scale is not None and (bias is None or bias.size == 1 or bias.shape[-1] == bias.size == shape[-1]):
+        of_columns = None if bias is None else jnp.broadcast_to(bias.reshape(-1), shape[-1:])
+        return contractions.requantized_dot(*of_a, *of_b, of_columns, *of_y, output_dtype=dtype).reshape(shape)
     total = contractions.integer_dot(a, of_a[2], b, of_b[2])
     if bias is not None:
         total = total + jnp.broadcast_to(bias, total.shape)
