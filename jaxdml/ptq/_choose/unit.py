@@ -225,10 +225,13 @@ def _with_products(node: Node, program: Program, reasons: Mapping[str, str]) -> 
 
 def _loop_of(builder: Builder, node: Node) -> Loop:
     equation = builder.program.equations[node.options["equation"]]
-    return loop_of(
-        equation, builder.program.avals, lambda place: builder.is_data(equation.inputs[place]),
-        lambda place: _path(builder, equation.inputs[place]),
-    )  # fmt: skip
+
+    def is_data(place: int) -> bool:
+        # Values that are computed from numbers alone, such as a causal mask, may depend on the sizes of inputs.
+        name = equation.inputs[place]
+        return builder.is_data(name) or not (builder.fixed.leaves(name) or name in builder.program.constants)
+
+    return loop_of(equation, builder.program.avals, is_data, lambda place: _path(builder, equation.inputs[place]))
 
 
 def _path(builder: Builder, name: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
 from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
-from jaxdml.ptq._trace.correspondence import operations
+from jaxdml.ptq._trace.correspondence import Texts, texts_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value
@@ -115,21 +115,28 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
         if was[output].source != now[output].source:
             parts = (" + ".join(each[output].source) for each in (now, was))
             raise _Differs("layer {!r} is {}, but was {}".format(was[output].name, *parts))
-    # Movers, such as a split into heads, may have other names: a root is identified by the value whose range it takes.
+    # Movers, such as a split into heads, may have other names, so the value that indexes a table is identified by the
+    # value whose range it takes.
     before, after = (
         {name: both.plan.ranges[root] for name, root in both.plan.tables.items()} for both in (unit, other)
     )
     for name, source in after.items():
         if before.get(name) != source:
             raise _Differs(f"{other.described(Value(name))} is computed from different values than in calibration")
-    before_by_name, now_by_name = operations(unit.program), operations(other.program)
+    texts, now_texts = texts_of(unit.program), texts_of(other.program)
     for name in _held(other):
-        if before_by_name.get(name) != now_by_name[name]:
+        if texts.operations.get(name) != now_texts.operations[name]:
             text = (
                 "has literals or arrays that depend on the sizes of the inputs, "
-                "and the model's integers were computed from those of the calibration"
+                "and the model's integers were computed from the literals and arrays of the calibration"
             )
             raise _Differs(f"the equation of {name!r} {text}")
+    for scan in other.bodies:
+        if _fixed_inputs(unit, scan, texts) != _fixed_inputs(other, scan, now_texts):
+            raise _Differs(
+                f"the scan {scan!r} reads a value that is computed from params and from the sizes of the inputs; "
+                "compute this value in the body of the scan"
+            )
     for each in now.values():
         weights = (str(Value(each.weight_name, "quantized")), each.weight_name)
         quantized = next((constants[name] for name in weights if name in constants), None)
@@ -138,6 +145,18 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
             before = quantized.shape[quantized.ndim - len(shape) :]
             if before != shape:
                 raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
+
+
+def _fixed_inputs(unit: Unit, scan: str, texts: Texts) -> list[tuple[str, Any]]:
+    """Texts and shapes of the fixed values that a scan reads, and of the values from which these are computed."""
+    (equation,) = (each for each in unit.program.equations if scan in each.outputs)
+    loop = unit.bodies[scan].loop
+    assert loop is not None
+    pending = [equation.inputs[place] for place in (*loop.fixed, *loop.layers)]
+    for name in pending:
+        maker = unit.builder.fixed.maker(name)
+        pending += [each for each in (maker.inputs if maker else ()) if each not in pending]
+    return [(texts.contents[name], unit.program.avals[name].shape) for name in pending]
 
 
 def _held(unit: Unit) -> Iterator[str]:

@@ -8,6 +8,7 @@ computed. Literals, axes and movers (primitives that only move elements) do not 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,9 @@ MOVERS = IDENTITIES | {
     "slice", "split", "squeeze", "tile", "transpose",
 }  # fmt: skip
 
-# Movers whose results have ranges of their own, as has a gather that fills: they cast, or stay in floats. Other gathers
-# have none: for a symbolic batch, JAX writes slices as gathers, which would change the numbers of equal identities.
+# Movers whose results have their own ranges, because they cast or stay in floats. So does a gather that fills. Other
+# gathers are not counted: for a symbolic batch, JAX writes slices as gathers, and counting these would change the
+# numbers of equal identities.
 OWN_RANGES = ("convert_element_type", "pad", "tile")
 
 # Movers whose parameters depend on sizes, and that neither reorder nor drop elements.
@@ -73,12 +75,23 @@ def _identities(program: Program) -> dict[str, str]:
     return found
 
 
-def operations(program: Program) -> dict[str, tuple[str, ...]]:
-    """Maps each computed value to texts that identify its equation and the equation's fixed inputs.
+class Texts(NamedTuple):
+    """Texts that identify the values of a program.
 
     Literals of these equations are part of weights, biases, tables and scales, so they must not depend on sizes.
+
+    Attributes:
+      operations: maps each computed value to texts of its equation and of the equation's fixed inputs.
+      contents: maps each fixed value to a text; a broadcast or reshape of a value has the text of that value.
     """
-    contents = {name: name for name in program.params}  # texts of fixed values; a broadcast or reshape keeps the text
+
+    operations: Mapping[str, tuple[str, ...]]
+    contents: Mapping[str, str]
+
+
+def texts_of(program: Program) -> Texts:
+    """The texts of a program."""
+    contents = {name: name for name in program.params}
     contents |= {name: digest(repr(_bits(value)).encode()) for name, value in program.constants.items()}
     found = dict[str, tuple[str, ...]]()
     for equation in program.equations:
@@ -91,7 +104,7 @@ def operations(program: Program) -> dict[str, tuple[str, ...]]:
             is_spread = equation.name in SPREADING
             content = contents[equation.inputs[0]] if is_spread else digest("\n".join(texts).encode())
             contents |= dict.fromkeys(equation.outputs, content)
-    return found
+    return Texts(found, contents)
 
 
 def _bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
