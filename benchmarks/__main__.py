@@ -1,4 +1,4 @@
-"""python -m benchmarks: compares bits, then times, with those of onnxruntime and of JAX without jaxdml."""
+"""python -m benchmarks: checks bits against NumPy's, then compares times with those of onnxruntime and of JAX alone."""
 
 import argparse
 import json
@@ -65,7 +65,7 @@ def main() -> None:
     except RuntimeError as error:
         parser.error(f"there is no {arguments.platform} here: {error}")
     if arguments.platform != jax.default_backend():
-        text = f"compares on a {arguments.platform}, JAX runs on {jax.default_backend()}"
+        text = f"--platform is {arguments.platform}, but JAX runs on {jax.default_backend()}"
         parser.error(f"{text}; set JAX_PLATFORMS=" + {"cpu": "cpu", "gpu": "cuda,cpu"}[arguments.platform])
     seconds = arguments.seconds if arguments.seconds is not None else 2 if arguments.quick else 4
     if device.platform == "cpu":

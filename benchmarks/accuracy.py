@@ -2,8 +2,8 @@
 
 Every tool gets the same float network and the same calibration batches, and produces 8-bit per-channel weights and
 8-bit activations. The tables have the accuracy on inputs that neither training nor calibration saw, and the ratio of
-the float network's outputs to the error on these inputs, in dB. onnxruntime and torch read a float ONNX file, whose own
-ratio is in the JSON file. torch is optional: pip install torch torchao.
+the float network's outputs to the error on these inputs, in dB. onnxruntime and torch read a float ONNX file; the JSON
+file has the ratio for this float file, too. torch is optional: pip install torch torchao.
 """
 
 import argparse

@@ -54,7 +54,7 @@ def of_qwix(trained: Trained, static: bool, method: str) -> Call:
 def float_file(trained: Trained, path: Path) -> None:
     """Writes the float network as ONNX, simplified as onnxruntime's quantizer requires.
 
-    `jaxdml.onnx.save` saves a model whose layers all stay in floats, except for an extra product, which is cut off.
+    `jaxdml.onnx.save` saves a model in which only an added product is quantized; this product is then cut off.
     """
     one = np.eye(2, dtype=np.float32)
     batches = [(batch, np.resize(one, (len(batch), 2))) for batch in trained.calibration[:1]]
@@ -102,7 +102,7 @@ class Batches(CalibrationDataReader):
 
 
 def of_onnxruntime(trained: Trained, file: Path, calibrator: str, operators: list[str] | None) -> Call:
-    """uint8 activations and per-channel int8 weights: QDQ with a calibrator, or "dynamic"; None means all operators."""
+    """uint8 activations, per-channel int8 weights, QDQ unless `calibrator` is "dynamic"; None means all operators."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.onnx"
         options: dict[str, Any] = {

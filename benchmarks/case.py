@@ -43,7 +43,7 @@ class Case:
 
     @property
     def rival(self) -> str | None:
-        """The peer that `at_most` refers to: one of jaxdml or JAX, or onnxruntime, if possible with uint8 weights."""
+        """The peer that `at_most` refers to: jaxdml or JAX, or onnxruntime, if possible with uint8 weights."""
         peers = {**self.calls, **self.jitted}
         return next((name for name in (TWIN, COPY, ORT_U8, ORT, LOOP) if name in peers), None)
 

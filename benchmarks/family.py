@@ -1,6 +1,6 @@
 """Cases of integer products, dynamic and blocked quantization, and pooling, with peers in jaxdml and onnxruntime.
 
-On a GPU they are not compared with lax: `peers` other than "cpu" only leaves out onnxruntime.
+On a GPU, `peers` is not "cpu": this leaves out onnxruntime, and adds no comparison with lax.
 """
 
 from functools import partial

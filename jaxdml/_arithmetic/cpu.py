@@ -125,9 +125,10 @@ def _by_form(
     """The method `form` as a function of x and the filter's values, with its own rule for vmap.
 
     Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters,
-    `jax.vmap` maps `matrix` and `windows.depthwise`. It would turn XLA's convolution into a grouped convolution, which
-    is slow. Instead, filters that share x become one matrix product, and filters that each have their own x run in a
-    loop. Large kernels run in a loop, too, because a matrix product copies x once for each element of the kernel.
+    `jax.vmap` maps `matrix` and `windows.depthwise`. But it would turn XLA's convolution into a slow grouped
+    convolution. There, filters that share x become one matrix product instead, and filters that each have their own x
+    run in a loop. Large kernels run in a loop, too, because a matrix product copies x once for each element of the
+    kernel.
     """
 
     def run(x: Array, values: Array) -> Array:

@@ -20,7 +20,7 @@ from jaxdml._arithmetic.matrix_product import matrix_product
 
 Array = jax.Array
 MOST_TERMS = 2**10  # the sum of this many products of int8 numbers is exact in float32
-FEW_ROWS = 4  # so many rows take less time without tensor cores, if the terms of a sum are next to each other
+FEW_ROWS = 4  # up to this many rows take less time without tensor cores, if the terms of a sum are next to each other
 
 
 def dot(a: Array, b: Array, layout: str = "KN") -> Array:
@@ -29,7 +29,8 @@ def dot(a: Array, b: Array, layout: str = "KN") -> Array:
         return _sums_of_few_rows(a, b)
     if isinstance(a.shape[-1], int):
         return int8.in_parts(functools.partial(_product_of_floats, layout=layout), a, b, layout, MOST_TERMS)
-    # A symbolic depth is not split. Products of int32 use neither tensor cores nor the kernels that double sums.
+    # A symbolic depth is not split, so it needs products of int32, which use neither tensor cores nor the kernels that
+    # double sums.
     wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (a, b))
     return matrix_product(wide, values, layout, lax.Precision.DEFAULT, jnp.int32)
 

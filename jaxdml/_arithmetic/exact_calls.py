@@ -25,7 +25,7 @@ mlir.register_lowering(_operand, lambda context, x: [x])
 
 
 def named[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """The function with a name and marked operands by which `is_exact_call` recognizes calls of the jitted function."""
+    """The function with a new name and marked operands, so that `is_exact_call` recognizes its calls under jit."""
 
     @functools.wraps(function)
     def marked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -42,8 +42,9 @@ class Integers(NamedTuple):
         return np.float32(64 * self.most // 127)
 
 
-# Sums of `terms` products are below 2**53 for one half of the integers of `a` in OF_ROWS, and below 2**63 for weights
-# times values. The sums of planes fit int32: three pairs of planes give 2**15 * 3 * 2**14 < 2**31.
+# Sums of `terms` products with OF_ROWS are below 2**53 for each half (upper or lower, see HALF) of a's integers. Those
+# of weights and values are below 2**63. The sums of planes fit int32: three pairs of planes give 2**15 * 3 * 2**14 <
+# 2**31.
 OF_ROWS = Integers(4, 127 << 20, 2**12)
 OF_VALUES = Integers(3, 127 << 16, 2**15)
 OF_WEIGHTS = Integers(4, 127 << 18, 2**15)
@@ -118,8 +119,8 @@ def _sums(of_a: Sequence[Array], of_b: Sequence[Array], start: int, end: int, la
     """
     axis_of_a, axis_of_b = of_a[0].ndim - 1, of_b[0].ndim - (1 if layout == "NK" else 2)
     size = end - start
-    # With b's planes in reverse order, the pairs of planes whose places have the same sum are consecutive in both
-    # operands, so a single product adds them all.
+    # With b's planes in reverse order, the pairs of planes with one place value are consecutive in both operands, so a
+    # single product adds them all.
     left, right = (
         lax.concatenate([lax.slice_in_dim(plane, start, end, axis=axis) for plane in of_x], axis)
         for of_x, axis in ((of_a, axis_of_a), (of_b[::-1], axis_of_b))

@@ -53,8 +53,8 @@ def exactly_combined(sums: Sequence[Array]) -> Array:
 
     The magnitude of the sum must be below 2**63.
     """
-    # A GPU's compiler uses an array that is added to a product as the initial value of the product's sums, and such
-    # sums may saturate. Here digits of the products are added, never the products themselves.
+    # If an array is added to a product, a GPU's compiler starts the product's sums from the array, and they may
+    # saturate. Therefore, digits of the products are added here, never the products themselves.
     words = [lax.full_like(sums[0], 0)] * 2
     carry = words[0]
     for place, each in enumerate(reversed(sums)):

@@ -122,8 +122,8 @@ class CompiledOperator:
         Args:
           persistent: the result of `initialize`, if tensors are OWNED_BY_DML.
           **tensors: arrays or flat buffers, by the names in `dispatched`; a field of several tensors takes a tuple. The
-            name of an output, such as output_tensor, optionally takes a flat buffer to write into. Gaps between the
-            elements and places after them keep their values.
+            name of an output, such as output_tensor, optionally takes a flat buffer to write into. Places between and
+            after the elements keep their values.
 
         Returns:
           For an output with a buffer, the written buffer. Otherwise, an array of the output's sizes if its desc has no

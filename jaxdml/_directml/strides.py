@@ -57,7 +57,7 @@ def may_overlap(sizes: Shape, strides: Shape) -> bool:
         writeable=False,
     )
     # Each round compares elements whose indices are equal in all earlier dimensions and differ in this one.
-    # If two of them overlap, shifting both until one has index 0 here keeps the overlap.
+    # If two of them overlap, they still do after both are shifted until one has index 0 in this dimension.
     while view.ndim:
         try:
             if np.shares_memory(view[0, ...], view[1:], max_work=10**6):

@@ -124,8 +124,8 @@ def check_windows_see_input(desc: Any) -> None:
 def _misses(count: int, size: int, stride: int, dilation: int, start: int) -> int:
     """How many of the first `count` windows step over the input.
 
-    The first element of such a window after the start padding has the index (place * stride - start) % dilation. This
-    index is not below `size`, so the window has no element of the input.
+    In such a window, the first element past the start padding has the index (place * stride - start) % dilation in the
+    input. This is at least `size`, so the window has no element of the input.
     """
     first = -start % dilation
     quotients = _sum_of_quotients(count, stride, first, dilation)

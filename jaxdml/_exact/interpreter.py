@@ -37,7 +37,7 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
     ),
 }  # the maximum number of addends of the equation's sums, or of factors of its products
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
-OUTSIDE = "outside of shard_map and vmap; it may be a sharded axis"
+OUTSIDE = "outside of shard_map and vmap; the axis may be sharded"
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -84,7 +84,8 @@ class Problem(NamedTuple):
 def problems(jaxpr: Any, scope: str = "", line: str = "") -> Iterator[Problem]:
     """Yields the problems of a jaxpr, including those inside its calls and loops.
 
-    `scope` and `line` are those of the call that contains the jaxpr: JAX records no lines in its own functions.
+    `scope` and `line` are those of the call that contains the jaxpr. `line` is for equations without one: JAX records
+    no lines in its own functions.
     """
     for eqn in jaxpr.eqns:
         inside = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))

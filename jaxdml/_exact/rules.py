@@ -232,7 +232,7 @@ RULES: Mapping[str, Rule] = {
     "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
         primitive, params
     ),
-    # Derivatives of cond put it where only the other branches compute a value. Nothing reads its elements.
+    # A derivative of cond has it in place of a value that only other branches compute. Nothing reads its elements.
     "empty2": lambda primitive, params: lambda: lax.full_like(primitive.bind(**params), 0),
     "gather": gathered,
     "reduce_precision": in_float32,

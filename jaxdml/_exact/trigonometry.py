@@ -50,7 +50,9 @@ def upper_product(x: Array, y: Array) -> Array:
 
 
 def window(size: Array) -> list[Array]:
-    """96 bits of 2 / pi in three words, from the bit whose weight times the unit in the last place of `size` is 2."""
+    """96 bits of 2 / pi in three words. The first bit has the weight 2 / u, where u is the unit in the last place of
+    `size`.
+    """
     place = lax.shift_right_logical(bits(size), np.int32(23)) - np.int32(120)
     place = lax.clamp(np.int32(0), place, np.int32(134))
     first, shift = place >> np.int32(5), lax.convert_element_type(place & np.int32(31), jnp.uint32)

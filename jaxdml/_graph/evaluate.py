@@ -52,8 +52,8 @@ def _on_demand(
 ) -> Iterator[tuple[Node, Node | None]]:  # fmt: skip
     """Yields the nodes on which wanted values depend, each when its inputs are in `values`.
 
-    Each node comes with the innermost choice of unknown condition that needs the node, or with None. The caller puts
-    the outputs of each node into `values` before it takes the next one.
+    Each node comes with the innermost choice that needs it and whose condition is unknown, or with None. The caller
+    puts the outputs of each node into `values` before it takes the next one.
     """
     makers = {name: node for node in nodes for name in node.outputs if name}
     stack, choices = [makers[name] for name in wanted if name in makers][::-1], list[Node]()

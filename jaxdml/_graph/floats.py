@@ -71,7 +71,7 @@ def sentence(names: Sequence[str], without_rule: Sequence[str] | None, floats: s
 
     Args:
       names: the nodes whose floats XLA computes.
-      without_rule: the nodes whose floats XLA computes with any `floats`; None if they are not known.
+      without_rule: the nodes whose floats XLA computes even if `floats` is "exact"; None if they are not known.
       floats: the model's `floats`.
     """
     if not names:

@@ -56,7 +56,8 @@ def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], i
     if x is None or x.dtype not in WORDS or not grids.is_one_number(x) or weights is None:
         return None
     if (count := terms(weights.shape)) > TERMS:
-        raise StaysFloat(f"its sums have {count} terms, those of 16 by 8 bits have at most {TERMS}")
+        limit = f"sums of products of 16-bit and 8-bit integers have at most {TERMS}"
+        raise StaysFloat(f"its sums have {count} terms; {limit}")
     return x
 
 

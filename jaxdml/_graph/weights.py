@@ -62,12 +62,12 @@ def with_weights(
 def _repacked(
     node: Node, given: list[str], repack: Callable[..., Any], graph: Graph, fresh: Names, known: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
-    """The names that replace those of constants, "" for an absent one, and a dict of the values of new names.
+    """Repacks constants; returns their names afterwards, "" for an absent constant, and a dict from new names to
+    values.
 
     Raises:
       ModelError: if the constants do not match each other; the error names the node.
-      TypeError: if the function keeps one of several arrays, because `known` does not distinguish kept arrays from
-        dropped ones.
+      TypeError: if `repack` keeps one of several arrays; `known` does not distinguish kept arrays from dropped ones.
     """
     arrays = [graph.constants.get(name) for name in given]
     names = [name and fresh.next(f"{name}:prepared") for name in given]
@@ -85,7 +85,7 @@ def _repacked(
             new_names[place] = ""
         elif value is array:
             if len(given) > 1:
-                raise TypeError(f"{described(node)}: a function that prepares several inputs keeps none of them")
+                raise TypeError(f"{described(node)}: a function that prepares several inputs must keep none of them")
         else:
             new_names[place], params[name] = name, value if isinstance(value, Prepared) else _as_array(name, value)
     return new_names, params

@@ -54,7 +54,8 @@ class Reader:
         dtype, shape = dtype_of(tensor.data_type, name), tuple(tensor.dims)
         if any(size < 0 for size in shape):
             raise ModelError(f"{name} has the shape {list(shape)}, with a negative dimension")
-        # An operator may drop a dimension of size 0, so the tensor's other dimensions must stay within the limit.
+        # A tensor with a dimension of size 0 has no bytes. But an operator may drop that dimension, so the other
+        # dimensions must stay within the limit.
         size, limits = math.prod(max(size, 1) for size in shape) * dtype.itemsize, self.budget.limits
         if size > limits.tensor_bytes:
             raise ModelError(f"{name} of shape {list(shape)} has {size} bytes, {limits.exceeded('tensor_bytes')}")

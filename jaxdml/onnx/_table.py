@@ -43,7 +43,8 @@ class Row:
       types: the allowed types of each input; None, or a missing entry, allows any type.
       function: computes the operator.
       numerics: the row is used only if `load`'s `numerics` has this value; None: it is always used.
-      mode: the row is used only if the node's attribute `mode` has this value; None: if no row has the node's mode.
+      mode: the row is used only if the node's attribute `mode` has this value; None: it is used if no other row has the
+        node's mode.
       options: converts the node's attributes to keyword arguments of the function; None: no conversion is needed.
       facts: fields of the graph's `Operator`, other than the name and the function.
     """

@@ -165,7 +165,8 @@ SMALL = 1024  # shape inference reads the values of tensors with at most this ma
 def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> Inferred:
     """The types and shapes that the package onnx infers from a model's nodes in topological order, keyed by name.
 
-    They serve error texts, early type checks, and outputs that declare no type; values may be missing.
+    They are used in error texts, in early type checks, and for outputs that declare no type; some values may be
+    missing.
     """
     without_data = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     graph = without_data.graph

@@ -112,8 +112,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         if the pytree consists of lists, tuples, and dicts with strings as keys.
 
     Returns:
-      The model; it computes the same bits as the saved model. Floats that the saving version left to XLA follow the
-      rules of `jaxdml.exact` if this version has them.
+      The model; it computes the same bits as the saved model. With floats="exact", operations for which the version
+      that saved the model had no rule follow the rules of `jaxdml.exact` if this version has them.
 
     Raises:
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.

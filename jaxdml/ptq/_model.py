@@ -59,8 +59,8 @@ class Model:
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
       numerics: "directml" or "onnxruntime"; it selects the formulas for quantized sums and means.
       factors: maps the names of weights and biases of the float function to the factors from equalization.
-      modes: maps "" (the function) and each scan to a dict from the result of each contraction, and of each sum in
-        floats, to its mode.
+      modes: maps "" (the function) and each scan to its modes: a dict keyed by the results of contractions and of sums
+        in floats.
     """
 
     def __init__(

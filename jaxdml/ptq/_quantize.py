@@ -75,19 +75,20 @@ def quantize(
         each block of that many weights along the contraction dimension. Products with such matrices take floats,
         whatever `products` is; only a rule can give a product another mode. Filters of convolutions are int8.
       equalize: whether to divide channels with large values by scales, and to multiply the weights applied to these
-        channels by the same scales. This happens between two contractions if only relu and operators that move or
-        average elements lie between them, and where a value in floats is quantized for contractions. The function stays
-        the same, and rounding to integers loses less accuracy. The first batch determines the magnitudes of values.
+        channels by the same scales. This happens between two convolutions or products if only relu and operators that
+        move or average elements lie between them, and at values in floats that are quantized for convolutions or
+        products. The function stays the same, and rounding to integers loses less accuracy. The first batch determines
+        the magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
         the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales
         stay the same. GPTQ needs batches with ten times as many rows or patches as a sum has terms. For each layer,
         its memory grows with the square of the number of terms. Weights whose sums have more than 8192 terms are
         rounded to nearest, and `print(model)` says so.
-      sums: "integer": sums of two values that contractions read, such as those of residual connections, add integers.
-        "float": these sums and their terms stay in floats, and contractions round their inputs. Outputs are closer to
-        those of apply. A function that computes a term, such as a gelu, runs in floats instead of becoming a table, so
-        convolutional networks take a little longer.
+      sums: "integer": the sum of two values, such as that of a residual connection, adds integers if a convolution or
+        product reads the sum. "float": these sums and their terms stay in floats, and convolutions and products round
+        their inputs. Outputs are closer to those of apply. A function that computes a term, such as a gelu, runs in
+        floats instead of becoming a look-up table; this makes convolutional networks a little slower.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.

@@ -202,7 +202,7 @@ def sqnr_of(
                 error = (own[held] - value) / quantized.constants.get(factor_name(name), np.float32(1))
                 errors[name] = error.astype(exact[name].dtype)
 
-        # After `measure`, the exact value replaces the measured value, quantized if the measured value is.
+        # After `measure`, the exact value, quantized if the measured value is quantized, replaces the measured value.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
@@ -301,7 +301,9 @@ def _reading(name: str, floats: Graph, contractions: Container[str]) -> Iterator
 
 
 def _float_results(graph: Graph) -> set[str]:
-    """The names of the float results of scans, and of integer contractions with the bias added."""
+    """The names of the float results of scans and of integer contractions; for a contraction, the result with the bias
+    added.
+    """
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
         if node.operator is LOOP:

@@ -8,7 +8,7 @@ from jaxdml.reference.float_parts import SMALLEST, Array, _f, _rule, mul
 
 
 def _planes(x: Array, axis: int) -> tuple[int, Array, Array, Array]:
-    """k, e and the two integers of each finite addend."""
+    """k, e and the two integers of each finite addend, as docs/exact_sums.md defines them."""
     k = min(22, 29 - (x.shape[axis].bit_length() - 1))
     x = np.where(np.isfinite(x), x, _f(0))
     e = np.maximum(np.frexp(np.abs(x).max(axis, keepdims=True))[1], k - 126)

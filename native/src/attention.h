@@ -13,7 +13,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors of scales, divided out of sums
+constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors moved from sums to scales
 constexpr int64_t kPartKeys = 1 << 15;     // the maximum number of keys in an exact sum; such sums are added as floats
 constexpr float kUnseen = -3.4028235e38f;  // the score of a key that a query does not see
 constexpr int64_t kLeastBlockRows = 12, kMostBlockRows = 96, kBlockScores = 1 << 16;

@@ -58,7 +58,7 @@ ffi::Error attention(const Kernels& kernels, ffi::ThreadPool threads, Buffer que
       of_value[leading] == one.batch && of_value[leading + 1] == one.groups && of_value[leading + 2] == one.keys,
       "the values' batch, heads or number differs from the keys'");
   JAXDML_EXPECT(one.keys && one.depth && one.width && one.groups && one.heads % one.groups == 0,
-                "there are no keys or values, or heads are not divisible by those of keys");
+                "there are no keys or values, or the keys' heads do not divide the queries' heads");
   JAXDML_EXPECT(one.depth <= kMostAttentionDepth, "keys are too long");
   const int64_t sizes[4] = {one.batch, one.heads, one.rows, one.keys};
   JAXDML_EXPECT(is_for_scores(seen, leading, sizes) && is_for_scores(bias, leading, sizes),

@@ -30,7 +30,8 @@ ffi::Error dequantize_blocks(const Kernels& kernels, ffi::ThreadPool threads, Bu
                              Buffer zero_points, ffi::Result<Buffer> result) {
   const Buffer y = *result;
   const auto of_y = y.dimensions();
-  JAXDML_EXPECT(of_y.size() >= 2 && y.element_type() == ffi::DataType::F32, "the output is not float32 in blocks");
+  JAXDML_EXPECT(of_y.size() >= 2 && y.element_type() == ffi::DataType::F32,
+                "the output is not float32 [..., blocks, size]");
   const size_t leading = of_y.size() - 2;
   JAXDML_EXPECT(leads(x, y, leading, leading + 2) && leads(scales, y, leading, leading + 1) &&
                     leads(zero_points, y, leading, leading + 1),
@@ -40,9 +41,9 @@ ffi::Error dequantize_blocks(const Kernels& kernels, ffi::ThreadPool threads, Bu
       (is_nibble(x) || is_byte(x)) && x.dimensions()[leading] == blocks && x.dimensions()[leading + 1] == size,
       "x has neither 4 nor 8 bits, or its shape differs from the output's");
   JAXDML_EXPECT(scales.element_type() == ffi::DataType::F32 && scales.dimensions()[leading] == blocks,
-                "the scales are not float32, or need one element for each block");
+                "the scales are not float32, or not one for each block");
   JAXDML_EXPECT(zero_points.element_type() == x.element_type() && (of_zero_points == blocks || of_zero_points == 0),
-                "the zero points differ from x in type, or need one element for each block");
+                "the zero points differ from x in type, or are not one for each block");
   const int64_t count = product(of_y, 0, leading);
   if (!count || !blocks || !size) return ffi::Error::Success();
   const FloatMode mode;
@@ -117,7 +118,7 @@ ffi::Error multiply_blocks(const Kernels& kernels, ffi::ThreadPool threads, Buff
                 "b was packed for another shape");
   const int64_t bias_size = bias.dimensions()[leading];
   JAXDML_EXPECT(bias.element_type() == ffi::DataType::F32 && (bias_size == columns || bias_size == 0),
-                "the bias is not float32, or needs one element for each column");
+                "the bias is not float32, or not one for each column");
   const int64_t count = product(of_y, 0, leading);
   if (!count || !rows) return ffi::Error::Success();
   const Size multiplications = Size(count * rows * columns) * depth * planes;

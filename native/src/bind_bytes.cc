@@ -116,7 +116,8 @@ ffi::Error read_run(Numbers of_b, Numbers of_y, size_t leading, int64_t& run) {
   while (i < of_y.size() && of_b[i] == of_y[i]) i++;
   run = product(of_y, i, of_y.size());
   for (; i < of_y.size(); i++)
-    JAXDML_EXPECT(of_b[i] == 1, "the shape of b is neither the output's, nor its first extents followed by ones");
+    JAXDML_EXPECT(of_b[i] == 1,
+                  "the shape of b is neither the output's, nor the output's first extents followed by ones");
   return ffi::Error::Success();
 }
 

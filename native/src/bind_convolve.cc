@@ -66,7 +66,7 @@ ffi::Error read_windows(Numbers of_x, Numbers of_y, const Options& options, Conv
   return ffi::Error::Success();
 }
 
-// The number of rows (i = 0) or columns (i = 1) of padded input in the bound on scratch; see convolve.h.
+// The number of rows (i = 0) or columns (i = 1) of padded input that the scratch bound counts; see convolve.h.
 Size counted(const Convolution& one, int i) {
   const Size windows = Size(i ? one.y_width : one.y_height) * (i ? one.filter.columns : one.filter.rows) * 2;
   const Size padding = Size(one.start[i]) + one.end[i];

@@ -5,8 +5,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The bits of the float 2**23, XOR an unsigned element n, are the float 2**23 + n. One exact subtraction then converts n
-// and subtracts the zero point.
+// The bits of the float 2**23, XOR an unsigned element n, are the float 2**23 + n. One exact subtraction then converts
+// n and subtracts the zero point.
 constexpr int32_t kExponent = 0x4b000000;
 
 struct Centering {
@@ -24,8 +24,8 @@ JAXDML_INLINE F32 centered(const uint8_t* from, const Centering& by) {
   return (F32)((kWidth == 1 ? from_unsigned_bytes(from) : from_unsigned_words(from)) ^ by.exponent) - by.zero_point;
 }
 
-// kBytes bytes, in the order from which `saturated` gives bytes in their own order. Interleaving them with the bytes of
-// the exponent widens them within each 128 bits, which takes fewer instructions than from_unsigned_bytes.
+// Centers kBytes bytes, permuted so that `saturated` restores their order. Interleaving the bytes with those of the
+// exponent widens them within each 128 bits, which takes fewer instructions than from_unsigned_bytes.
 JAXDML_INLINE void center_bytes(I32 bytes, const Centering& by, F32 (&x)[4]) {
   const I32 flipped = bytes ^ by.flips, exponent = splat(kExponent | kExponent >> 16);
   const I32 low = low_bytes(flipped, I32{}), high = high_bytes(flipped, I32{});

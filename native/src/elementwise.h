@@ -41,7 +41,7 @@ JAXDML_INLINE void put_bytes(uint8_t* to, const F32 (&x)[4], const Output& outpu
   memcpy(to, copy, size_t(count));
 }
 
-// The arguments are values: a store of bytes could change what a reference refers to, so each iteration would load that.
+// Arguments are passed by value: a store of bytes could change a referenced value, so each iteration would reload it.
 template <bool kByReciprocal>
 static void add_chunk(Sum one, Divisor by, int64_t first, int64_t last) {
   const Output output = output_of(one.y_zero_point, one.y_is_signed);

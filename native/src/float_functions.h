@@ -1,8 +1,8 @@
 // Functions of float32 by the rules of docs/exact_rules.md: each operation rounds once, and none is contracted.
 //
 // The processor's mode flushes subnormals. If a product, rounded to 24 bits with an unbounded exponent, is below the
-// smallest normal number, it becomes a zero of the same sign: x86 detects underflow after rounding. No quotient is
-// close enough to the smallest normal number for this order to matter.
+// smallest normal number, it becomes a zero of the same sign: x86 detects underflow after rounding. For quotients, it
+// does not matter whether rounding comes first: none is close enough to the smallest normal number.
 #pragma once
 
 #include "bytes.h"

@@ -253,7 +253,7 @@ struct Kernels {
   void (*pack_matrix)(const Pool&, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, uint8_t* packed);
   int64_t (*filter_bytes)(const Filter&);
   void (*pack_filter)(const Pool&, const uint8_t* filter, bool is_signed, const Filter&, uint8_t* packed);
-  int64_t pace;           // multiplications by these kernels that count as one in pool_of
+  int64_t pace;           // this many multiplications by these kernels count as one in pool_of
   int64_t most_raw_rows;  // the maximum number of rows of a product with raw weights
   int64_t (*matmul_scratch)(const Matmul*, int64_t count, int64_t threads);
   void (*matmul)(const Pool&, const Matmul*, int64_t count, uint8_t* scratch);

@@ -45,8 +45,8 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
 }
 
 #ifdef JAXDML_HAS_DOTS_BY_LANE
-// Multiplies dwords kLane to 3 of the next four dwords of R rows, which are in registers, by their lanes. The
-// instruction multiplies all lanes by one dword of a register, so no dword is broadcast. Besides sums and rows,
+// `rows` holds the next four dwords of R rows, in registers. Multiplies dwords kLane to 3 of each row by their lanes.
+// The instruction multiplies all lanes by one dword of a register, so no dword is broadcast. Besides sums and rows,
 // registers hold one vector of lanes.
 template <int kLane, int R, int V>
 JAXDML_INLINE void multiply_fours(const I32 (&rows)[R], const uint8_t* lanes, I32 (&sums)[R][V]) {

@@ -20,7 +20,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 // The displacement of a kernel row (i = 0) or column (i = 1), in steps of the stride, and its phase modulo the stride.
-// Beyond the bounds of the steps, every output reads padding.
+// Steps are clamped: beyond the bounds, every output reads padding.
 struct Shift {
   int64_t steps, phase;
 };

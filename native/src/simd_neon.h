@@ -10,9 +10,9 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kBytes = 16;
 constexpr int kRegisters = 32;
-// Products take bytes: with DotProd, an instruction multiplies four times as many bytes as words, which saves more than
-// Winograd's and Strassen's methods for words. Without DotProd, it multiplies as many bytes as words, but no
-// measurement on ARM favors these methods.
+// Products take bytes. With DotProd, an instruction multiplies four times as many bytes as words, which saves more than
+// Winograd's and Strassen's methods save with words. Without DotProd, an instruction multiplies as many bytes as words,
+// but no measurement on ARM favors the two methods.
 constexpr int kDepth = 4;
 using Activation = int8_t;  // without I8MM, no instruction multiplies an unsigned by a signed byte
 using Cell = int8_t;

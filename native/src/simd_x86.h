@@ -23,8 +23,9 @@ JAXDML_INLINE void transpose_dwords(Sixteen (&x)[4]) {
 
 // A table of 256 bytes. A byte shuffle looks up 16 entries, so the entries are split into 16 tables. Tables 0 and 8
 // hold entries; each other table holds the exclusive or of its entries and those of the table before. The index is x in
-// table 0, x ^ 0x80 in table 8, and in each other table 16 less than in the table before. A shuffle gives 0 for a
-// negative index, so the exclusive or of all shuffles is x's entry.
+// table 0, x ^ 0x80 in table 8, and in each other table 16 less than in the table before. A shuffle uses the low four
+// bits of an index, and gives 0 for a negative one. So only the tables up to x's contribute, and the exclusive or of
+// all shuffles is x's entry.
 struct Table {
   I32 of[16];
 };

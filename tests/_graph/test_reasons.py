@@ -144,7 +144,9 @@ REMARKS = {
     "conv_float16_scales": f"v4 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
     "conv_no_zero_points": f"v3 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
     "add_u16": "v4 is uint16, quantized operators take 8 bits",
-    "conv_long_u16": f"its sums have {TERMS + 1} terms, those of 16 by 8 bits have at most {TERMS}",
+    "conv_long_u16": (
+        f"its sums have {TERMS + 1} terms; sums of products of 16-bit and 8-bit integers have at most {TERMS}"
+    ),
     "conv_u16_matrix_added": "its bias is not a constant with a value for each channel",
     "gemm_u16_alpha": "transA is 0, alpha is 2 and beta is 1, but products of 16 by 8 bits take 0, 1 and 1",
     "gemm_u16_matrix_added": "its bias is not a constant with a value for each channel",

@@ -349,7 +349,7 @@ def rows_of(nodes, theirs, own, values):
 def test_floats_of_xla_may_differ_between_two_programs():
     """A node without an error of its own, whose inputs are onnxruntime's, and which differs in the whole program."""
     assert rows_of([made_up()], {"y": 1}, {"y": 1}, {"y": 1.1}) == [
-        "XLA's floats differ between two programs of the model; floats='exact' gives one answer"
+        "XLA's floats differ between two programs compiled from the model; floats='exact' gives one answer"
     ]
 
 

@@ -161,7 +161,7 @@ def test_sizes_that_a_layer_needs_as_numbers(tmp_path):
     with pytest.raises(ModelError, match=r"float32\[h, w\]\). Write shapes=None .* or numbers ") as caught:
         dml.onnx.save(model, tmp_path / "model.onnx", shapes="h, w")
     reason = "its padding depends on the sizes of the inputs, as that of 'SAME' with strides does"
-    reason += "; write a number for each size along which it pads, or give explicit padding, such as ((1, 1),)"
+    reason += "; write a number for the size of each axis that it pads, or give explicit padding, such as ((1, 1),)"
     layers = "layer 'weight' (conv_general_dilated)", "layer 'reduce_window_max_1' (reduce_window_max)"
     assert caught.value.problems == tuple(f"{layer}: {reason}" for layer in layers)
     dml.onnx.save(model, tmp_path / "model.onnx", shapes="9, 11")

@@ -189,7 +189,7 @@ def test_sums_of_many_terms_are_rounded_to_nearest():
 
 @pytest.mark.rare
 def test_a_printed_model_says_where_rows_are_few():
-    text = "weights are rounded by 9 rows, fewer than the 40 terms of a sum: calibrate with more"
+    text = "weights are rounded with moments of 9 rows, fewer than the 40 terms of a sum: calibrate with more"
     (line,) = (line for line in str(quantize(batches=[X[:9]])).splitlines() if text in line)
     assert line.startswith("first")
     assert text not in str(quantize(batches=[X[:40]]))

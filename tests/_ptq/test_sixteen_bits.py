@@ -213,7 +213,10 @@ def test_sums_that_are_too_long_stay_in_floats():
     for apply, axes in ((jnp.matmul, ()), (lambda w, x: lax.conv(x, w, (1, 1), "SAME"), (2, 3))):
         weights = np.expand_dims(w.T if axes else w, axes)
         model = quantize(lambda w, x, of=apply: of(w, x) if axes else of(x, w), weights, np.expand_dims(x, axes))  # noqa: B023
-        assert f"its sums have {TERMS + 1} terms, those of 16 by 8 bits have at most {TERMS}" in str(model)
+        assert (
+            f"its sums have {TERMS + 1} terms; sums of products of 16-bit and 8-bit integers have at most {TERMS}"
+            in str(model)
+        )
 
 
 @pytest.mark.rare

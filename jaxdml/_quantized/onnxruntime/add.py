@@ -22,8 +22,8 @@ def qlinear_add(
     """The sum of quantized `a` and `b` of one type, which broadcast: sat(rne(fma(a, p, fma(b, q, r)))).
 
     p and q are fl(a_scale / output_scale) and fl(b_scale / output_scale), and r is fl(output_zero_point -
-    fma(a_zero_point, p, fl(b_zero_point * q))). If `a` has size 1 along the last axis where `a` and `b`
-    do not both have size 1, `a` and `b` are swapped first. Subnormal scales count as 0.
+    fma(a_zero_point, p, fl(b_zero_point * q))). Take the last axis along which `a` or `b` is larger than 1: if `a` has
+    size 1 there, `a` and `b` are swapped first. Subnormal scales count as 0.
     """
     of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
     if _spreads(a.shape, b.shape):

@@ -23,7 +23,7 @@ UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types that onnxruntime 
 EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
 UNREAD = "onnxruntime gives this value in another type, or not at all: rows that read it include its error"
-XLA = "XLA's floats differ between two programs of the model; floats='exact' gives one answer"
+XLA = "XLA's floats differ between two programs compiled from the model; floats='exact' gives one answer"
 AS_OUTPUTS = "to read the nodes' values, onnxruntime runs a copy of the file with additional outputs"
 
 

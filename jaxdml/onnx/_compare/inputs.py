@@ -38,7 +38,8 @@ def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
 
 
 def random_inputs(model: Model) -> dict[str, np.ndarray]:
-    """Reproducible inputs: the full range for integers of up to 8 bits, 0 or 1 for wider ones and bool, else normal.
+    """Reproducible inputs: the full range for integers of up to 8 bits, 0 or 1 for wider ones and bool, normally
+    distributed floats.
 
     A symbolic first dimension becomes `SEVERAL`, and any other symbolic dimension becomes 1.
     """

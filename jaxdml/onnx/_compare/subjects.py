@@ -103,7 +103,7 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
 
 
 def _by_onnxruntime(node: Node) -> Node:
-    """The node with onnxruntime's formula; the name of a quantized node's operator is its kind."""
+    """The node with onnxruntime's formula; a quantized node's operator keeps its name, which is the node's kind."""
     kind = node.operator.name
     other = INTEGERS[ONNXRUNTIME].get(kind) if node.operator.is_quantized else None
     return node if other is None else node.replace(operator=replace(other, name=kind))

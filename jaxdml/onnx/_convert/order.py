@@ -36,4 +36,5 @@ def _cycle_problem(names: list[str]) -> list[str]:
         return [f"node {names[0]!r} reads its own result: nodes must not form a cycle"]
     listed = ", ".join(map(repr, names[:MOST_NAMED]))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return [f"nodes {listed}{more} form a cycle: each reads a value of the next one, and the last one of the first"]
+    cycle = "each reads a value of the next one, and the last node reads a value of the first"
+    return [f"nodes {listed}{more} form a cycle: {cycle}"]

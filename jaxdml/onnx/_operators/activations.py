@@ -31,7 +31,7 @@ def _activation(
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     """Adds a function of float32 or float64 to the table; the operator computes 16-bit floats as float32.
 
-    Functions with transcendental parts, whose bits may depend on the program around them, are not pointwise.
+    Functions with transcendental parts do not count as pointwise: their bits may depend on the program around them.
     """
 
     def decorate(function: Callable[..., Array]) -> Callable[..., Array]:

@@ -1,4 +1,4 @@
-"""If: both branches belong to the graph, and the values of one of them are chosen."""
+"""The operator If: both branches belong to the graph, and the values of one of them are chosen."""
 
 from typing import Any
 

@@ -31,8 +31,8 @@ class Activation(NamedTuple):
 
     Attributes:
       function: the function of x, with alpha and beta as keyword arguments.
-      alpha, beta: the default if the attribute activation_alpha or activation_beta has no value for it; None: the
-        function has no such argument.
+      alpha, beta: the default if the attribute activation_alpha or activation_beta has no value for the function; None:
+        the function has no such argument.
     """
 
     function: Callable[..., Array]
@@ -93,7 +93,7 @@ def quantized_lstm_options(
     hidden_size: int | None = None, input_forget: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """Converts the attributes of DynamicQuantizeLSTM."""
-    remedy = "; quantize_dynamic(..., nodes_to_exclude=[...]) leaves an LSTM in floats, which has more"
+    remedy = "; quantize_dynamic(..., nodes_to_exclude=[...]) leaves an LSTM in floats, for which more are supported"
     given = activations, activation_alpha, activation_beta, clip, direction, hidden_size, input_forget
     return {"cell": _cell(*given, ONE_ANSWER, remedy)}
 

@@ -9,7 +9,7 @@ from jaxdml.onnx._write.writer import Writer
 
 
 def by_rows(writer: Writer, node: Node, value: str) -> str:
-    """The left operand of a product. If rows have several axes after the batch, the axes are merged into one."""
+    """The left operand of a product. If several axes after the batch hold the rows, they are merged into one."""
     rows, shape = node.options.get("rows", 1), writer.shape(node.inputs[0])
     if rows == 1:
         return value

@@ -42,7 +42,7 @@ SIGNED = (
 CUT = "cut the function there, and save the parts as models of their own"
 OPEN_PADDING = (
     "its padding depends on the sizes of the inputs, as that of 'SAME' with strides does",
-    "write a number for each size along which it pads, or give explicit padding, such as ((1, 1),)",
+    "write a number for the size of each axis that it pads, or give explicit padding, such as ((1, 1),)",
 )
 OUTSIDE = "compute what depends on it outside of the function, and make the results inputs"
 CONVERT = "compute in jnp.float32 or jnp.int32 there"
@@ -109,7 +109,7 @@ class _Graph:
         graph = helper.make_graph(writer.nodes, "model", values, declared)
         graph.value_info.extend(self._types({*given, *outputs}))
         for name, reason in wrong_types(graph, initializers, self._options.opset):
-            of = self._of.get(name)  # none if a node only names an input or an output
+            of = self._of.get(name)  # none for a node of the file that only names an input or an output
             is_table = of is not None and of.operator.name == TABLE
             why = CannotWrite(reason, "" if is_table else CONVERT)
             self._problems.append(f"{name!r}: {reason}; {CONVERT}" if of is None else _problem(of, why))

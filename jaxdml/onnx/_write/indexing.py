@@ -70,7 +70,7 @@ def gather(writer: Writer, node: Node) -> str:
 
 
 def places_inside(writer: Writer, node: Node, lengths: list[Any], outside: Sequence[str] = OUTSIDE) -> str:
-    """The indices, in bounds unless the gather fills. Their last axis has one index for each of the `lengths`.
+    """The indices, in bounds unless the gather's mode is fill. Their last axis has one index for each of the `lengths`.
 
     Raises:
       CannotWrite: if known indices lie out of bounds and the gather does not clamp, because ONNX's Gather has no fill

@@ -1,7 +1,7 @@
 """Pairs of QuantizeLinear and DequantizeLinear after nodes that move int8 elements, for onnxruntime in opset 21.
 
-onnxruntime adds these pairs where they are missing. In opset 21 it gives them the attribute output_dtype; later it
-changes the zero points of int8 activations to uint8, but not the attribute, and refuses the file.
+onnxruntime adds these pairs where they are missing. In opset 21 it gives them the attribute output_dtype, then changes
+the zero points of int8 activations to uint8, but not the attribute, and refuses the file.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ MOVING = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}  #
 
 
 def add_pairs(writer: Writer) -> None:
-    """Adds a pair after each node that moves dequantized int8 elements for others than QuantizeLinear.
+    """Adds a pair after each node that moves dequantized int8 elements, unless only QuantizeLinear reads the result.
 
     No value changes, because the pair has the scale and zero point of the elements.
     """

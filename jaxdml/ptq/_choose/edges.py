@@ -3,8 +3,8 @@
 Channels are divided by scales where they are computed, and the weights applied to them are multiplied by the scales.
 Such channels form an edge from a maker to its readers. There are two kinds of edges:
 
-- from a contraction, whose weights and bias are divided, through operators that commute with a positive factor of a
-  channel, such as relu, a transposition or a pooling;
+- from a contraction: its weights and bias are divided, and all operators between it and the readers, such as relu, a
+  transposition or a pooling, commute with a positive factor of a channel;
 - from a value in floats, which is divided for the contractions that read it, and stays as it is for all others.
 """
 

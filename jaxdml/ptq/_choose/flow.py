@@ -68,7 +68,7 @@ def is_on_own_grid(maker: Callable[[str], Node | None], name: str) -> bool:
 
 
 def wide_readers(graph: Graph) -> set[str]:
-    """The results of contractions that can read 16 bits: those with an input that is not on its own grid."""
+    """The results of contractions that can read 16 bits: an input is not quantized to 8 bits by the function itself."""
     data, makers, found = set(graph.inputs), graph.producers(), set[str]()
     for node in graph.nodes:
         read = data.intersection(node.inputs)

@@ -55,7 +55,7 @@ class Statistics(abc.ABC):
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
     def over_steps(self) -> "Statistics":
-        """The statistics of a value in a scan over steps. `update` is called for each step of each batch."""
+        """The statistics to use in a scan over steps, where `update` is called for each step of each batch."""
         return self
 
     def merged(self, axis_name: str) -> Self:

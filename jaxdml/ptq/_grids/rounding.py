@@ -13,7 +13,7 @@ that multiply large elements are rounded first: the others compensate for their 
 import numpy as np
 
 DAMPING = 0.01  # added to the diagonal of H, relative to the mean of the diagonal
-BLOCK = 128  # the number of weights of a sum that are rounded between two large products
+BLOCK = 128  # the number of weights of a sum that are rounded between two large matrix products
 
 
 def rounded(w: np.ndarray, scale: np.ndarray, products: np.ndarray, most: int) -> np.ndarray:

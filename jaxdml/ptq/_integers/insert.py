@@ -180,7 +180,9 @@ class _Inserter:
             self._constants[name] = moments.multiplied(np.repeat(of_groups, repeats, 1))
 
     def _is_beside_contraction(self, node: Node) -> bool:
-        """Whether a contraction is next to a node; movers, and clamps and sums before it, are skipped."""
+        """Whether a contraction is next to a node, not counting movers between them, nor clamps and sums before the
+        node.
+        """
         maker, pending = self._makers.get(node.inputs[0]), [*node.outputs]
         while maker is not None and (moves(maker) or maker.operator.kind in ("clip", "add")):
             maker = self._makers.get(maker.inputs[0])
@@ -293,7 +295,7 @@ class _Inserter:
             return nearest
         of_weights, of_scales = (columns(x, groups) for x in (w, np.broadcast_to(scale, w.shape)))
         if moments.rows < (depth := of_weights.shape[1]):
-            text = f"weights are rounded by {moments.rows:.0f} rows, fewer than the {depth} terms of a sum"
+            text = f"weights are rounded with moments of {moments.rows:.0f} rows, fewer than the {depth} terms of a sum"
             self._add_remark(output, f"{text}: calibrate with more")
         mean, products = moments.means()
         integers = rounded(of_weights, of_scales, products, STEPS[nearest.dtype.name])

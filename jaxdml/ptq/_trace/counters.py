@@ -1,6 +1,6 @@
 """Rewrites loops that slice weights by a counter, such as `w[i]` in a `lax.fori_loop`, as scans over the slices.
 
-Quantization then sees each layer's weights. In the loop as the user wrote it, a slice is computed data.
+Quantization then sees each layer's weights. In the loop as the user wrote it, a slice counts as data, not as weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -56,7 +56,7 @@ class _Equation:
 
 @dataclass(eq=False)
 class _Body:
-    """The body of a scan. Its inputs are first arrays that all steps share, then carried values, then sequences.
+    """The body of a scan. Its inputs are, in order, arrays that all steps share, carried values, and sequences.
 
     Attributes:
       inputs, outputs: its inputs and results.
@@ -87,8 +87,8 @@ def over_slices(
 ) -> Callable[..., list[Array]] | None:
     """Rewrites a scan whose body slices weights by a counter as a scan over the slices; None for other scans.
 
-    A counter is a sequence of known integers, or an integer that the loop carries, to which it adds a constant, and
-    whose last value nothing reads.
+    A counter is a sequence of known integers, or a carried integer to which each step adds a constant and whose last
+    value nothing reads.
 
     Args:
       eqn: the equation of the scan.
@@ -145,7 +145,7 @@ def _inlined(body: _Body, jaxpr: Any, constants: Sequence[Any], inputs: Sequence
 def _counters(
     eqn: Any, body: _Body, known: Sequence[np.ndarray | None], are_read: Sequence[bool]
 ) -> dict[int, np.ndarray]:
-    """Maps the places of counters among the scan's inputs to their values, in the order of sequences."""
+    """Maps the places of counters among the scan's inputs to their values, in the order of a sequence's elements."""
     found, length = {}, eqn.params["length"]
     for place, (var, value) in enumerate(zip(body.inputs, known, strict=True)):
         if value is None or place < body.first or var.aval.ndim or not np.issubdtype(var.aval.dtype, np.integer):

@@ -21,7 +21,8 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text, primitives_in
 
-MOVERS_OF_WEIGHTS = ("convert_element_type", "expand_dims", "squeeze", "transpose")  # sizes come only from the input
+# The sizes of their results depend only on the sizes of their inputs.
+MOVERS_OF_WEIGHTS = ("convert_element_type", "expand_dims", "squeeze", "transpose")
 CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general")
 
 
@@ -59,7 +60,7 @@ class Equation:
 
     @property
     def fills(self) -> bool:
-        """Whether the equation is a gather whose result has a number, such as NaN, for indices out of bounds."""
+        """Whether the equation is a gather that fills in a value, such as NaN, for indices out of bounds."""
         mode = self.params.get("mode")
         return mode is not None and mode not in (
             lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS

@@ -56,7 +56,7 @@ def _multiplication(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array,
 
 
 def has_phases(params: Mapping[str, Any]) -> bool:
-    """Whether a convolution is transposed and can be computed by convolutions of the image without gaps."""
+    """Whether a convolution is transposed, and `_build/phases.py` can compute it without zeros between pixels."""
     groups = params["feature_group_count"], params["batch_group_count"]
     is_plain = all(each == 1 for each in (*params["window_strides"], *params["rhs_dilation"], *groups))
     return is_plain and any(gap > 1 for gap in params["lhs_dilation"])

@@ -41,7 +41,7 @@ class Loop:
 
     Attributes:
       program: the body as a program. Its `params` are the inputs at `fixed` and `layers`; its `inputs` are the rest.
-      data: positions of the body's inputs: first those that all steps share, then carried values, then sequences.
+      data: positions of the program's `inputs`: first those that all steps share, then carried values, then sequences.
       layers: positions of the sequences that do not depend on data, in a scan over layers; else ().
       fixed: positions of the inputs that all steps share and that do not depend on data.
       carried: number of carried values; they come first among the body's results.

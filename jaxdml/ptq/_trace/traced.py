@@ -67,7 +67,8 @@ class Traced:
           PtqError: if the function cannot be traced, or if it has changed: its equations differ from those that were
             quantized.
         """
-        # A new function object is passed, because JAX caches traces by object, and apply may have changed since then.
+        # A new function object is passed, because JAX caches traces by object, and apply may have changed since its
+        # last trace.
         program = self._program(lambda *arguments: self.apply(*arguments), inputs, SAME)
         if self.signature is not None and program.signature() != self.signature:
             raise PtqError(_first_difference(self.signature, program.signature()))
@@ -95,7 +96,7 @@ def shapes_of(tree: Any) -> Any:
 
 
 def leaves_of(inputs: Any) -> list[jax.Array]:
-    """The leaves of a function's inputs as arrays. Under `jax.disable_jit`, JAX does not make arrays of numbers."""
+    """The leaves of a function's inputs as arrays. Under `jax.disable_jit`, JAX does not convert numbers to arrays."""
     return list(map(jax.numpy.asarray, jax.tree.leaves(inputs)))
 
 
