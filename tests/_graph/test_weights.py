@@ -28,7 +28,9 @@ def test_a_function_of_several_inputs_keeps_none_of_them():
     never = {(1, 2): lambda w, b, options: pytest.fail("known parameters are not computed again")}
     again, _ = with_weights(graph("w", "b", prepare=never), known=params)
     assert again.nodes[0].inputs == made.nodes[0].inputs
-    with pytest.raises(TypeError, match=r"node 'layer' .*: a function that prepares several inputs keeps none of them"):
+    with pytest.raises(
+        TypeError, match=r"node 'layer' .*: a function that prepares several inputs must keep none of them"
+    ):
         with_weights(graph("w", "b", prepare={(1, 2): lambda w, b, options: (w + b, b)}))
 
 

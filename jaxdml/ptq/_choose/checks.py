@@ -87,9 +87,7 @@ def _random_masks(builder: Builder) -> Iterator[Equation]:
     for equation in builder.program.equations:
         if not masks.isdisjoint(equation.inputs) and any(map(builder.is_data, equation.inputs)):
             yield equation
-        if str(equation.primitive.name).startswith(("random_", "threefry", "rng_")) or not (
-            drawn.isdisjoint(equation.inputs)
-        ):  # fmt: skip
+        if equation.is_random or not drawn.isdisjoint(equation.inputs):
             drawn.update(equation.outputs)
         is_mask = any(name in drawn and builder.program.avals[name].dtype == bool for name in equation.outputs)
         is_moved_mask = equation.name in WEIGHT_MOVERS and not masks.isdisjoint(equation.inputs)

@@ -227,9 +227,11 @@ def _loop_of(builder: Builder, node: Node) -> Loop:
     equation = builder.program.equations[node.options["equation"]]
 
     def is_data(place: int) -> bool:
-        # Values that are computed from numbers alone, such as a causal mask, may depend on the sizes of inputs.
-        name = equation.inputs[place]
-        return builder.is_data(name) or not (builder.fixed.leaves(name) or name in builder.program.constants)
+        # A value that is computed from numbers alone, such as a causal mask, may depend on the sizes of inputs.
+        name, fixed = equation.inputs[place], builder.fixed
+        if builder.is_data(name) or fixed.leaves(name) or fixed.maker(name) is None:
+            return builder.is_data(name)
+        return not any(maker.is_random for each in fixed.sources(name) if (maker := fixed.maker(each)))
 
     return loop_of(equation, builder.program.avals, is_data, lambda place: _path(builder, equation.inputs[place]))
 

@@ -15,7 +15,7 @@ from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
 from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
-from jaxdml.ptq._trace.correspondence import Texts, texts_of
+from jaxdml.ptq._trace.correspondence import SPREADING, Texts, texts_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value
@@ -147,16 +147,18 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
                 raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
 
 
-def _fixed_inputs(unit: Unit, scan: str, texts: Texts) -> list[tuple[str, Any]]:
-    """Texts and shapes of the fixed values that a scan reads, and of the values from which these are computed."""
+def _fixed_inputs(unit: Unit, scan: str, texts: Texts) -> set[tuple[str, Any]]:
+    """Texts and shapes of the fixed values that a scan reads, and of the values from which these are computed.
+
+    Results of broadcasts and reshapes are left out: their shapes depend on sizes, but their elements do not.
+    """
     (equation,) = (each for each in unit.program.equations if scan in each.outputs)
     loop = unit.bodies[scan].loop
     assert loop is not None
-    pending = [equation.inputs[place] for place in (*loop.fixed, *loop.layers)]
-    for name in pending:
-        maker = unit.builder.fixed.maker(name)
-        pending += [each for each in (maker.inputs if maker else ()) if each not in pending]
-    return [(texts.contents[name], unit.program.avals[name].shape) for name in pending]
+    fixed = unit.builder.fixed
+    names = {each for place in (*loop.fixed, *loop.layers) for each in fixed.sources(equation.inputs[place])}
+    spread = {name for name in names if (maker := fixed.maker(name)) and maker.name in SPREADING}
+    return {(texts.contents[name], unit.program.avals[name].shape) for name in names - spread}
 
 
 def _held(unit: Unit) -> Iterator[str]:

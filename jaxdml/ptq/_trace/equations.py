@@ -67,6 +67,11 @@ class Equation:
         )  # fmt: skip
 
     @property
+    def is_random(self) -> bool:
+        """Whether the equation makes random bits or keys."""
+        return str(self.primitive.name).startswith(("random_", "threefry", "rng_"))
+
+    @property
     def params_text(self) -> str:
         """The parameters that affect values, as text; "" for a call, whose name identifies the computation."""
         return "" if self.called else params_text(self.params)

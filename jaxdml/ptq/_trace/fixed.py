@@ -74,6 +74,14 @@ class FixedValues:
         """The equation that computes a value."""
         return self._makers.get(name)
 
+    def sources(self, name: str) -> list[str]:
+        """A value, and all values from which it is computed."""
+        found = [name]
+        for each in found:
+            maker = self._makers.get(each)
+            found += [other for other in (maker.inputs if maker else ()) if other not in found]
+        return found
+
     def leaves(self, name: str) -> tuple[str, ...]:
         """The parameters from which a fixed value is computed, in order."""
         return self._leaves.get(name, ())
