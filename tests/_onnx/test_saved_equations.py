@@ -52,7 +52,7 @@ GROUPS = {
         **{name: functools.partial(lambda f, y: f(small(y)), getattr(lax, name))
            for name in ("acos", "asin", "atanh", "log1p")},
         **{name: functools.partial(lambda f, y: f(lax.abs(y) + 1.1), getattr(lax, name))
-           for name in ("acosh", "log", "rsqrt", "sqrt")},
+           for name in ("acosh", "log", "log2", "rsqrt", "sqrt")},
         power=lambda y: lax.pow(lax.abs(y) + 0.1, small(y)),
         whole_power=lambda y: lax.integer_pow(small(y), 5) + lax.integer_pow(lax.abs(y) + 1, -3),
         no_power=lambda y: lax.integer_pow(y - y, 0) + y,
@@ -67,6 +67,8 @@ GROUPS = {
         filled=lambda y: lax.select(y > 0, jnp.full(y.shape, 0.5), jnp.full(y.shape, jnp.finfo(y.dtype).min)),
         both_ways=lambda y: ((y > 0) == (y > 0.5), (y > 0) != (y > 0.5)),
         among_truths=lambda y: lax.select(y > 0, y > 0.5, y < -0.5),
+        one_of_three=lambda y: lax.select_n((y * 3).astype(jnp.int32), y, -y, y + 9),
+        one_of_three_truths=lambda y: lax.select_n((y * 3).astype(jnp.int32), y > 1, y < 0, y > 0.5),
         no=lambda y: jnp.where(lax.bitwise_not(y > 0), y, 1.0),
         finite=lambda y: jnp.where(lax.is_finite(1 / lax.max(y, jnp.zeros_like(y))), y, 7.0),
         clamped=lambda y: lax.clamp(jnp.full_like(y, -0.5), y, lax.abs(y)),
@@ -92,6 +94,7 @@ GROUPS = {
         joined=lambda y: jnp.concatenate([y, y[:, :2], jnp.zeros((y.shape[0], 1))], 1),
         stacked=lambda y: jnp.stack([y, -y], 1), unstacked=lambda y: jnp.unstack(y.reshape(y.shape[0], 3, 4), axis=1),
         transposed=lambda y: y.reshape(-1, 3, 4).transpose(0, 2, 1) @ jnp.ones((3, 2)),
+        row=lambda y: y[0], last_row=lambda y: y[-1],
         every=lambda y: y[:, 1:11:3], backwards=lambda y: y[:, ::-1],
         repeated=lambda y: jnp.tile(y, (1, 2)),
         for_each_row=lambda y: y[:, :2] + jnp.tile(TABLE[:1, :2], (y.shape[0], 1)),
@@ -142,6 +145,7 @@ GROUPS = {
             y.reshape(-1, 2, 2, 3), y[:2, :6].reshape(1, 2, 3, 2), (1, 1), "SAME",
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         ),
+        least=lambda y: lax.reduce_window(y, jnp.inf, lax.min, (1, 3), (1, 2), ((0, 0), (1, 1))),
         most=lambda y: lax.reduce_window(y, -jnp.inf, lax.max, (1, 3), (1, 2), ((0, 0), (1, 1))),
         sums=lambda y: lax.reduce_window(y.reshape(-1, 3, 4), 0.0, lax.add, (1, 2, 2), (1, 1, 2), "VALID"),
     ),

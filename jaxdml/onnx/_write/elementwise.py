@@ -105,6 +105,11 @@ def power_of_two(writer: Writer, node: Node) -> str:
     return writer.emit("Pow", _number(writer, node, 2), writer.read(node.inputs[0]))
 
 
+@equation("log2")
+def logarithm_to_base_two(writer: Writer, node: Node) -> str:
+    return writer.emit("Mul", writer.emit("Log", writer.read(node.inputs[0])), _number(writer, node, 1 / np.log(2)))
+
+
 @equation("expm1")
 def exponential_less_one(writer: Writer, node: Node) -> str:
     """tanh(x / 2) * (exp(x) + 1), which is precise near 0."""
@@ -187,11 +192,19 @@ def logical(writer: Writer, node: Node) -> str:
 
 @equation("select_n")
 def select(writer: Writer, node: Node) -> str:
-    which, *cases = node.inputs
-    if writer.dtype(which) != np.bool_ or len(cases) != 2:
-        raise CannotWrite("it selects among more than two arrays")
-    condition, no, yes = map(writer.read, node.inputs)
-    if writer.dtype(cases[0]) != np.bool_:
+    which, cases = writer.read(node.inputs[0]), [writer.read(each) for each in node.inputs[1:]]
+    are_bool = writer.dtype(node.inputs[1]) == np.bool_
+    if writer.dtype(node.inputs[0]) == np.bool_:
+        return _one_of_two(writer, which, cases[1], cases[0], are_bool)
+    *others, chosen = cases
+    for number, case in reversed([*enumerate(others)]):
+        is_at_most = writer.emit("Less", which, writer.array(np.asarray(number + 1, writer.dtype(node.inputs[0]))))
+        chosen = _one_of_two(writer, is_at_most, case, chosen, are_bool)
+    return chosen
+
+
+def _one_of_two(writer: Writer, condition: str, yes: str, no: str, are_bool: bool) -> str:
+    if not are_bool:
         return writer.emit("Where", condition, yes, no)
     # onnxruntime's Where does not take booleans.
     no = writer.emit("And", writer.emit("Not", condition), no)

@@ -25,10 +25,10 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
     for axis, (name, size, length) in enumerate(zip(starts, sizes, shape, strict=True)):
         if str(size) == str(length):
             continue
-        if not (is_known(size) and is_known(length)):
+        if not is_known(size):
             raise CannotWrite("it takes a part whose size is not known")
         number = writer.number(name)
-        if number is not None:
+        if number is not None and is_known(length):
             start = min(max(int(number), 0), length - size)
             value = sliced(writer, value, [(start, start + size, 1) if i == axis else (0, None, 1)
                                            for i in range(len(shape))])  # fmt: skip
@@ -37,13 +37,17 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
     return value
 
 
-def places_of_part(writer: Writer, name: str, size: int, length: int) -> str:
+def places_of_part(writer: Writer, name: str, size: int, length: Any) -> str:
     """The indices of a part of an axis whose start depends on data, clamped so that the part lies inside the axis.
 
     Unlike a Slice with a computed end, a Gather of these indices has a size that is known without the data.
     """
     start = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
-    start = writer.emit("Min", writer.emit("Max", start, writer.int64([0])), writer.int64([length - size]))
+    if is_known(length):
+        last = writer.int64([length - size])
+    else:
+        last = writer.emit("Sub", writer.dimensions.value(length), writer.int64([size]))
+    start = writer.emit("Min", writer.emit("Max", start, writer.int64([0])), last)
     return start if size == 1 else writer.emit("Add", start, writer.int64(np.arange(size)))
 
 

@@ -115,15 +115,28 @@ def average_pool(writer: Writer, node: Node) -> str:
     )  # fmt: skip
 
 
+@equation("reduce_window_min")
+def least_of_windows(writer: Writer, node: Node) -> str:
+    """The negative maximum of the negative elements."""
+    window, strides, padding = _windows(writer, node)
+    negative = writer.emit("Neg", writer.read(node.inputs[0]))
+    return writer.emit("Neg", pooled(writer, "MaxPool", negative, window, strides, padding))
+
+
 @equation("reduce_window_sum")
 def sums_of_windows(writer: Writer, node: Node) -> str:
-    params, x = node.options["equation"].params, node.inputs[0]
-    _checked(writer, x)
-    window = params["window_dimensions"]
+    window, strides, padding = _windows(writer, node)
+    x = node.inputs[0]
+    mean = pooled(writer, "AveragePool", writer.read(x), window, strides, padding, count_include_pad=1)
+    return writer.emit("Mul", mean, writer.array(np.asarray(np.prod(window), stored_type(writer.dtype(x)))))
+
+
+def _windows(writer: Writer, node: Node) -> tuple[Sequence[int], Sequence[int], Pairs]:
+    """The sizes of windows, their strides, and the padding."""
+    _checked(writer, node.inputs[0])
+    params = node.options["equation"].params
     if any(each != 1 for word in ("base_dilation", "window_dilation") for each in params[word]):
         raise CannotWrite("its windows have dilations")
     if any(size < 0 for pair in params["padding"] for size in pair):
         raise CannotWrite("it cuts its input")
-    given = writer.read(x), window, params["window_strides"], params["padding"]
-    mean = pooled(writer, "AveragePool", *given, count_include_pad=1)
-    return writer.emit("Mul", mean, writer.array(np.asarray(np.prod(window), stored_type(writer.dtype(x)))))
+    return params["window_dimensions"], params["window_strides"], params["padding"]
