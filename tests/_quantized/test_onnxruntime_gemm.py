@@ -41,9 +41,12 @@ def test_every_shape_of_a_bias(name):
         assert_same_bits(got, want)
 
 
-def test_vmap_over_biases():
+@pytest.mark.parametrize("of_a", [0, None])
+def test_vmap_over_biases(of_a):
+    """Products of one matrix b are merged only if they have one bias, too."""
     biases = np.stack([bias_of("columns"), -bias_of("columns")])
-    assert_same_bits(jax.vmap(multiplied)(biases), np.stack([expected(bias) for bias in biases]))
+    a = A if of_a is None else np.stack([A, A])
+    assert_same_bits(jax.vmap(multiplied, (0, of_a))(biases, a), np.stack([expected(bias) for bias in biases]))
 
 
 @needs_native
