@@ -94,3 +94,10 @@ def test_the_remedy_runs_at_other_sizes():
     model = quantize(in_the_body, P, [X], progress=False)
     for x in (X, X[:, :4], X[:1, :2]):
         assert decibels(in_the_body(P, x), model.apply(model.params, x)) > 30
+
+
+def test_an_array_that_the_body_captures_stays_a_weight():
+    captured = P["q"][0]
+    layers = lambda p, x: lax.scan(lambda x, w: (jnp.tanh(x @ w @ captured), None), x, p["w"])[0]  # noqa: E731
+    model = quantize(layers, P, [X], progress=False)
+    assert sum("weight:quantized" in name for name in model.params) == 2
