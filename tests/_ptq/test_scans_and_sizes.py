@@ -45,6 +45,7 @@ def causal(p, x):
 OF_SIZES = {"a sum": by_sum, "a logarithm": by_logarithm, "a causal mask": causal}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OF_SIZES)
 def test_values_computed_from_sizes_are_those_of_the_call(name, tmp_path):
     f = OF_SIZES[name]
@@ -74,6 +75,7 @@ def by_divided_weights(p, x):
     return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, p["w"] / x.shape[1])[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("f", [by_rows, by_sum_of_rows, by_divided_weights])
 def test_values_computed_from_params_and_sizes_are_refused(f):
     model = quantize(f, P, [X], progress=False)
@@ -83,6 +85,7 @@ def test_values_computed_from_params_and_sizes_are_refused(f):
         model.apply(model.params, X[:, :4])
 
 
+@pytest.mark.rare
 def test_the_remedy_runs_at_other_sizes():
     def in_the_body(p, x):
         def layer(x, w):
