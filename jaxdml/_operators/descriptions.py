@@ -33,8 +33,8 @@ class Given(dict[str, Any]):
           output: the sizes of the output.
           output_type: the dtype of the output; None means output_dtype.
           form: maps the field and the array of an input to its tensor desc. By default, data tensors keep their sizes,
-            and scales and zero points are aligned to the rank of the first tensor. **options: values of fields that are
-            not arguments of the call.
+            and scales and zero points are aligned to the rank of the first tensor.
+          **options: values of fields that are not arguments of the call.
         """
         fields, values = fields_of(kind), dict[str, Any](options)
         rank = self[parameter_name(next(iter(fields)))].ndim

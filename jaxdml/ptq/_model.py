@@ -23,12 +23,12 @@ from jaxdml.ptq._choose.flow import wide_readers
 from jaxdml.ptq._choose.modes import Mode, modes_as, options_to_try
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._choose.unit import unit_of
-from jaxdml.ptq._integers.adapt import Adapted, adapted
+from jaxdml.ptq._integers.adapt import Adapted, adapted, check_scans
 from jaxdml.ptq._integers.flat import Flat, flat
 from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
-from jaxdml.ptq._trace.scans import bound
+from jaxdml.ptq._trace.scans import LOOP, bound
 from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of
 
 
@@ -137,6 +137,8 @@ class Model:
           PtqError: if the function has changed, or if it has different layers for inputs of these sizes.
         """
         if program.signature() == self.traced.signature:
+            if self.calibrated is not None and any(node.operator is LOOP for node in self.graph.nodes):
+                check_scans(self.graph, self.traced.calibrated(self.calibrated), program)
             return Adapted(None, self.graph, self._fused)
         if self.calibrated is None:
             text = "inputs of these sizes change the equations of apply"

@@ -67,6 +67,7 @@ GROUPS = {
         filled=lambda y: lax.select(y > 0, jnp.full(y.shape, 0.5), jnp.full(y.shape, jnp.finfo(y.dtype).min)),
         both_ways=lambda y: ((y > 0) == (y > 0.5), (y > 0) != (y > 0.5)),
         among_truths=lambda y: lax.select(y > 0, y > 0.5, y < -0.5),
+        one_of_one=lambda y: lax.select_n(y > 0, y),
         one_of_three=lambda y: lax.select_n((y * 3).astype(jnp.int32), y, -y, y + 9),
         one_of_three_truths=lambda y: lax.select_n((y * 3).astype(jnp.int32), y > 1, y < 0, y > 0.5),
         no=lambda y: jnp.where(lax.bitwise_not(y > 0), y, 1.0),

@@ -49,6 +49,11 @@ def test_vmap_over_biases(of_a):
     assert_same_bits(jax.vmap(multiplied, (0, of_a))(biases, a), np.stack([expected(bias) for bias in biases]))
 
 
+def test_a_bias_of_another_type_is_converted():
+    bias = np.arange(COLUMNS, dtype=np.int8)
+    assert_same_bits(multiplied(bias), expected(bias.astype(np.int32)))
+
+
 @needs_native
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_kernel_that_multiplies_adds_the_bias_of_columns(name):

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdml._arithmetic import contractions, rounding
 from jaxdml._arithmetic.prepared import PreparedMatrix
+from jaxdml._quantized.onnxruntime.values import int32
 from jaxdml.errors import ModelError
 
 Array = jax.Array
@@ -40,7 +41,7 @@ def qgemm(
     of_y = _number_or_row(y_scale), _number_or_row(y_zero_point)
     dtype = a.dtype if y_zero_point is None else y_zero_point.dtype
     if y_scale is not None and (bias is None or bias.size == 1 or bias.shape[-1] == bias.size == shape[-1]):
-        of_columns = None if bias is None else jnp.broadcast_to(bias.reshape(-1), shape[-1:])
+        of_columns = None if bias is None else jnp.broadcast_to(int32(bias).reshape(-1), shape[-1:])
         return contractions.requantized_dot(*of_a, *of_b, of_columns, *of_y, output_dtype=dtype).reshape(shape)
     total = contractions.integer_dot(a, of_a[2], b, of_b[2])
     if bias is not None:

@@ -194,7 +194,7 @@ def logical(writer: Writer, node: Node) -> str:
 def select(writer: Writer, node: Node) -> str:
     which, cases = writer.read(node.inputs[0]), [writer.read(each) for each in node.inputs[1:]]
     are_bool = writer.dtype(node.inputs[1]) == np.bool_
-    if writer.dtype(node.inputs[0]) == np.bool_:
+    if writer.dtype(node.inputs[0]) == np.bool_ and len(cases) == 2:
         return _one_of_two(writer, which, cases[1], cases[0], are_bool)
     *others, chosen = cases
     for number, case in reversed([*enumerate(others)]):

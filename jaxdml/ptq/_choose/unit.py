@@ -62,6 +62,11 @@ class Unit:
         yield "", self
         yield from self.bodies.items()
 
+    def fixed_places(self) -> tuple[int, ...]:
+        """In the body of a scan: the positions of the scan's inputs that do not depend on data."""
+        assert self.loop is not None
+        return (*self.loop.fixed, *self.loop.layers)
+
     def layers(self) -> list[Node]:
         """All contractions."""
         return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
@@ -225,15 +230,10 @@ def _with_products(node: Node, program: Program, reasons: Mapping[str, str]) -> 
 
 def _loop_of(builder: Builder, node: Node) -> Loop:
     equation = builder.program.equations[node.options["equation"]]
-
-    def is_data(place: int) -> bool:
-        # A value that is computed from numbers alone, such as a causal mask, may depend on the sizes of inputs.
-        name, fixed = equation.inputs[place], builder.fixed
-        if builder.is_data(name) or fixed.leaves(name) or fixed.maker(name) is None:
-            return builder.is_data(name)
-        return not any(maker.is_random for each in fixed.sources(name) if (maker := fixed.maker(each)))
-
-    return loop_of(equation, builder.program.avals, is_data, lambda place: _path(builder, equation.inputs[place]))
+    return loop_of(
+        equation, builder.program.avals, lambda place: builder.is_data(equation.inputs[place]),
+        lambda place: _path(builder, equation.inputs[place]),
+    )  # fmt: skip
 
 
 def _path(builder: Builder, name: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -15,10 +15,13 @@ from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
 from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
-from jaxdml.ptq._trace.correspondence import SPREADING, Texts, texts_of
+from jaxdml.ptq._trace.correspondence import SPREADING, texts_of
 from jaxdml.ptq._trace.equations import Program
+from jaxdml.ptq._trace.fixed import FixedValues
 from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value
+
+PARTS = frozenset(("dynamic_slice", "gather", "slice"))  # primitives that read parts of an array
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +134,11 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
                 "and the model's integers were computed from the literals and arrays of the calibration"
             )
             raise _Differs(f"the equation of {name!r} {text}")
-    for scan in other.bodies:
-        if _fixed_inputs(unit, scan, texts) != _fixed_inputs(other, scan, now_texts):
-            raise _Differs(
-                f"the scan {scan!r} reads a value that is computed from params and from the sizes of the inputs; "
-                "compute this value in the body of the scan"
-            )
+    for scan, body in other.bodies.items():
+        old, new = unit.bodies[scan].loop, body.loop
+        if old and new and new.layers and old.length != new.length:
+            raise _Differs(f"the scan {scan!r} has {new.length} layers, but had {old.length}")
+        _check_scan(scan, (unit.program, unit.bodies[scan].fixed_places()), (other.program, body.fixed_places()))
     for each in now.values():
         weights = (str(Value(each.weight_name, "quantized")), each.weight_name)
         quantized = next((constants[name] for name in weights if name in constants), None)
@@ -147,18 +149,50 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
                 raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
 
 
-def _fixed_inputs(unit: Unit, scan: str, texts: Texts) -> set[tuple[str, Any]]:
-    """Texts and shapes of the fixed values that a scan reads, and of the values from which these are computed.
+def check_scans(graph: Graph, was: Program, now: Program) -> None:
+    """Checks that the fixed values which scans read do not differ between two traces with equal signatures.
 
-    Results of broadcasts and reshapes are left out: their shapes depend on sizes, but their elements do not.
+    Args:
+      graph: the quantized graph of the program `was`.
+      was: the program that was quantized.
+      now: the program of the other trace.
+
+    Raises:
+      PtqError: if a value may differ.
     """
-    (equation,) = (each for each in unit.program.equations if scan in each.outputs)
-    loop = unit.bodies[scan].loop
-    assert loop is not None
-    fixed = unit.builder.fixed
-    names = {each for place in (*loop.fixed, *loop.layers) for each in fixed.sources(equation.inputs[place])}
-    spread = {name for name in names if (maker := fixed.maker(name)) and maker.name in SPREADING}
-    return {(texts.contents[name], unit.program.avals[name].shape) for name in names - spread}
+    with _refused():
+        for node in graph.nodes:
+            if node.operator is LOOP:
+                count = len(was.equations[node.options["equation"]].inputs)
+                places = [place for place in range(count) if place not in node.options["body"].data]
+                _check_scan(node.outputs[0], (was, places), (now, places))
+
+
+def _check_scan(scan: str, *both: tuple[Program, Sequence[int]]) -> None:
+    """Compares the fixed inputs of a scan, at their places, in two programs."""
+    was, now = (_fixed_inputs(program, scan, places) for program, places in both)
+    if was != now:
+        raise _Differs(
+            f"the scan {scan!r} reads a constant of the model that depends on the sizes of the inputs; "
+            "compute this value in the body of the scan, with jax.numpy"
+        )
+
+
+def _fixed_inputs(program: Program, scan: str, places: Sequence[int]) -> set[tuple[str, Any]]:
+    """Texts and shapes of the values that a scan reads at `places`, and of those from which they are computed.
+
+    The shapes of values that are only broadcast or reshaped, and of which the body only reads parts, do not count.
+    """
+    (equation,) = (each for each in program.equations if scan in each.outputs)
+    fixed, contents, names = FixedValues(program), texts_of(program).contents, set[str]()
+    body = equation.params["jaxpr"].jaxpr
+    for place in places:
+        name = equation.inputs[place]
+        readers = [each.primitive.name for each in body.eqns if body.invars[place] in each.invars]
+        while PARTS.issuperset(readers) and (maker := fixed.maker(name)) and maker.name in SPREADING:
+            name = maker.inputs[0]
+        names.update(fixed.sources(name))
+    return {(contents[name], program.avals[name].shape) for name in names}
 
 
 def _held(unit: Unit) -> Iterator[str]:
