@@ -137,7 +137,9 @@ class Model:
           PtqError: if the function has changed, or if it has different layers for inputs of these sizes.
         """
         if program.signature() == self.traced.signature:
-            if self.calibrated is not None and any(node.operator is LOOP for node in self.graph.nodes):
+            sizes = [program.avals[name].shape for name in program.inputs]
+            is_known = self.calibrated is None or sizes == [each.shape for each in jax.tree.leaves(self.calibrated)]
+            if not is_known and any(node.operator is LOOP for node in self.graph.nodes):
                 check_scans(self.graph, self.traced.calibrated(self.calibrated), program)
             return Adapted(None, self.graph, self._fused)
         if self.calibrated is None:

@@ -13,7 +13,7 @@ static void look_up_chunk(LookUp one, int64_t first, int64_t last) {
   if (i < last) store_bytes(one.y + i, entries_at(all, load_bytes(one.x + i, last - i) ^ flip), last - i);
 }
 
-// Processors gather words no faster than this loop loads them.
+// Look-ups of words, or by words, one element at a time.
 template <class X, class Y>
 static void look_up_each(LookUp one, int64_t first, int64_t last) {
   const X flip = X(one.is_signed ? 1 << (8 * sizeof(X) - 1) : 0);

@@ -255,7 +255,8 @@ Call max_pool(Random& random, const Kernels&) {
 Call looked_up(Random& random, const Kernels&) {
   const Extents leading = random_leading(random), shape = random_tensor(random);
   const bool is_word = random.chance(50);
-  const XLA_FFI_DataType x = is_word ? word(random) : byte(random), type = random.chance(50) ? word(random) : byte(random);
+  const XLA_FFI_DataType x = is_word ? word(random) : byte(random);
+  const XLA_FFI_DataType type = random.chance(50) ? word(random) : byte(random);
   Call call = {&jaxdml_cpu_looked_up};
   call.arguments = {{x, some(random, leading) + shape},
                     {type, some(random, leading) + Extents{is_word ? 65536 : 256}}};

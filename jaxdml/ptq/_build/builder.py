@@ -226,13 +226,8 @@ class Builder:
 
     def has_rounded_weights(self, contraction: Contraction) -> bool:
         """Whether the function applies `fake_quantize` to a contraction's weights, or to arrays that make them."""
-        pending = [contraction.weight]
-        for name in pending:
-            maker = self.fixed.maker(name)
-            if maker is not None and maker.name.startswith(NAME_IN_JAXPRS):
-                return True
-            pending += [each for each in (maker.inputs if maker else ()) if each not in pending]
-        return False
+        makers = map(self.fixed.maker, self.fixed.sources(contraction.weight))
+        return any(maker is not None and maker.name.startswith(NAME_IN_JAXPRS) for maker in makers)
 
     def _scales(self, contraction: Contraction, given: dict[str, Any]) -> Any:
         """The scale of each weight if the function itself quantizes the weights by `fake_quantize`; else None."""

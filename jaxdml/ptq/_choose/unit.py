@@ -62,11 +62,6 @@ class Unit:
         yield "", self
         yield from self.bodies.items()
 
-    def fixed_places(self) -> tuple[int, ...]:
-        """In the body of a scan: the positions of the scan's inputs that do not depend on data."""
-        assert self.loop is not None
-        return (*self.loop.fixed, *self.loop.layers)
-
     def layers(self) -> list[Node]:
         """All contractions."""
         return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
@@ -129,7 +124,7 @@ class Unit:
         body, equation = self.bodies[node.outputs[0]], self.program.equations[node.options["equation"]]
         loop = body.loop
         assert loop is not None
-        names = [equation.inputs[place] for place in sorted((*loop.fixed, *loop.layers))]
+        names = [equation.inputs[place] for place in loop.fixed_places]
         values = jax.device_get(self.builder.values(names, leaves))
         layers = [body.with_constants(loop.of_layer(i, values)).graph for i in range(loop.copies)]
         return replace(body, graph=stacked(layers, node.name))

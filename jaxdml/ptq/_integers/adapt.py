@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -15,12 +15,13 @@ from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
 from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
-from jaxdml.ptq._trace.correspondence import SPREADING, texts_of
+from jaxdml.ptq._trace.correspondence import SPREADING, Texts, texts_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.fixed import FixedValues
 from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value
 
+FixedInputs = Mapping[str, Set[tuple[str, Any]]]  # of each scan: the texts and shapes of fixed values
 PARTS = frozenset(("dynamic_slice", "gather", "slice"))  # primitives that read parts of an array
 
 
@@ -134,11 +135,12 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
                 "and the model's integers were computed from the literals and arrays of the calibration"
             )
             raise _Differs(f"the equation of {name!r} {text}")
-    for scan, body in other.bodies.items():
-        old, new = unit.bodies[scan].loop, body.loop
-        if old and new and new.layers and old.length != new.length:
-            raise _Differs(f"the scan {scan!r} has {new.length} layers, but had {old.length}")
-        _check_scan(scan, (unit.program, unit.bodies[scan].fixed_places()), (other.program, body.fixed_places()))
+    loops, now_loops = ({scan: body.loop for scan, body in each.bodies.items() if body.loop} for each in (unit, other))
+    for scan, loop in now_loops.items():
+        if loop.layers and loop.length != loops[scan].length:
+            raise _Differs(f"the scan {scan!r} has {loop.length} layers, but had {loops[scan].length}")
+    places, now_places = ({scan: each[scan].fixed_places for scan in now_loops} for each in (loops, now_loops))
+    _check_scans(_fixed_inputs(unit.program, texts, places), _fixed_inputs(other.program, now_texts, now_places))
     for each in now.values():
         weights = (str(Value(each.weight_name, "quantized")), each.weight_name)
         quantized = next((constants[name] for name in weights if name in constants), None)
@@ -160,39 +162,42 @@ def check_scans(graph: Graph, was: Program, now: Program) -> None:
     Raises:
       PtqError: if a value may differ.
     """
+    places = dict[str, Sequence[int]]()
+    for node in graph.nodes:
+        if node.operator is LOOP:
+            count = len(was.equations[node.options["equation"]].inputs)
+            places[node.outputs[0]] = [place for place in range(count) if place not in node.options["body"].data]
     with _refused():
-        for node in graph.nodes:
-            if node.operator is LOOP:
-                count = len(was.equations[node.options["equation"]].inputs)
-                places = [place for place in range(count) if place not in node.options["body"].data]
-                _check_scan(node.outputs[0], (was, places), (now, places))
+        _check_scans(*(_fixed_inputs(program, texts_of(program), places) for program in (was, now)))
 
 
-def _check_scan(scan: str, *both: tuple[Program, Sequence[int]]) -> None:
-    """Compares the fixed inputs of a scan, at their places, in two programs."""
-    was, now = (_fixed_inputs(program, scan, places) for program, places in both)
-    if was != now:
-        raise _Differs(
-            f"the scan {scan!r} reads a constant of the model that depends on the sizes of the inputs; "
-            "compute this value in the body of the scan, with jax.numpy"
-        )
+def _check_scans(was: FixedInputs, now: FixedInputs) -> None:
+    for scan, values in now.items():
+        if was[scan] != values:
+            raise _Differs(
+                f"the scan {scan!r} reads a constant of the model that depends on the sizes of the inputs; "
+                "compute this value in the body of the scan, with jax.numpy"
+            )
 
 
-def _fixed_inputs(program: Program, scan: str, places: Sequence[int]) -> set[tuple[str, Any]]:
-    """Texts and shapes of the values that a scan reads at `places`, and of those from which they are computed.
+def _fixed_inputs(program: Program, texts: Texts, places: Mapping[str, Sequence[int]]) -> FixedInputs:
+    """Maps each scan to texts and shapes of the values at its `places`, and of those from which they are computed.
 
     The shapes of values that are only broadcast or reshaped, and of which the body only reads parts, do not count.
     """
-    (equation,) = (each for each in program.equations if scan in each.outputs)
-    fixed, contents, names = FixedValues(program), texts_of(program).contents, set[str]()
-    body = equation.params["jaxpr"].jaxpr
-    for place in places:
-        name = equation.inputs[place]
-        readers = [each.primitive.name for each in body.eqns if body.invars[place] in each.invars]
-        while PARTS.issuperset(readers) and (maker := fixed.maker(name)) and maker.name in SPREADING:
-            name = maker.inputs[0]
-        names.update(fixed.sources(name))
-    return {(contents[name], program.avals[name].shape) for name in names}
+    makers = {name: each for each in program.equations for name in each.outputs}
+    fixed, found = FixedValues(program), dict[str, set[tuple[str, Any]]]()
+    for scan in places:
+        equation, names = makers[scan], set[str]()
+        body = equation.params["jaxpr"].jaxpr
+        for place in places[scan]:
+            name = equation.inputs[place]
+            readers = [each.primitive.name for each in body.eqns if body.invars[place] in each.invars]
+            while PARTS.issuperset(readers) and (maker := fixed.maker(name)) and maker.name in SPREADING:
+                name = maker.inputs[0]
+            names.update(fixed.sources(name))
+        found[scan] = {(texts.contents[name], program.avals[name].shape) for name in names}
+    return found
 
 
 def _held(unit: Unit) -> Iterator[str]:

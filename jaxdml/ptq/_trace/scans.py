@@ -64,10 +64,14 @@ class Loop:
         """The number of layers that have their own constants, or 1 if all steps share the constants."""
         return self.length if self.layers else 1
 
+    @property
+    def fixed_places(self) -> list[int]:
+        """Positions of the inputs that do not depend on data, in order."""
+        return sorted((*self.fixed, *self.layers))
+
     def of_layer(self, number: int, values: Sequence[Any]) -> list[Any]:
         """The body's params in layer `number`; `values` has all inputs that do not depend on data, in order."""
-        places = sorted((*self.fixed, *self.layers))
-        return [x[number] if place in self.layers else x for place, x in zip(places, values, strict=True)]
+        return [x[number] if place in self.layers else x for place, x in zip(self.fixed_places, values, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +130,8 @@ def loop_of(
 
 def _has_weights_of_layers(loop: Loop) -> bool:
     """Whether a contraction in the body has weights that are computed from a sequence."""
-    places = sorted((*loop.fixed, *loop.layers))
-    of_layers = {name for place, name in zip(places, loop.program.params, strict=True) if place in loop.layers}
+    places = zip(loop.fixed_places, loop.program.params, strict=True)
+    of_layers = {name for place, name in places if place in loop.layers}
     found = FixedValues(loop.program)
     contractions = (each for each in loop.program.equations if each.name in CONTRACTION_PRIMITIVES)
     return any(not of_layers.isdisjoint(found.leaves(name)) for each in contractions for name in each.inputs)
