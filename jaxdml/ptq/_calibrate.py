@@ -165,7 +165,7 @@ def _of_observer(value: Value, role: str, scan: str = "") -> Value:
 
 
 def _ranged(extremes: Mapping[str, Node], name: str) -> str:
-    """The value whose range `name` takes: the result of a maximum or minimum, if nothing else reads `name`.
+    """The value that gives `name` its range: the result of the maximum or minimum that alone reads `name`, else `name`.
 
     The elements that the maximum leaves out, such as the -1e9 of a mask, are clamped, which does not change the result.
     """
@@ -184,7 +184,7 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Statistics], scan: str
             name = node.outputs[0]
             own = [value for value in observers if value.scan == name]
             updates = {str(_of_observer(each, AFTER)): str(_of_observer(each, STATE)) for each in own}
-            node, stacked = with_body(node, _with_observers(body, observers, name), body.loop.data, updates)
+            node, stacked = with_body(node, _with_observers(body, observers, name), body.loop, updates)
             constants |= stacked
         nodes.append(node)
     outputs, extremes = list(unit.graph.outputs), only_reading_extremes(unit.graph)

@@ -30,7 +30,7 @@ from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
-FORMAT, EARLIER = "jaxdml.ptq 5", ("jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
+FORMAT, EARLIER = "jaxdml.ptq 6", ("jaxdml.ptq 5", "jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
 OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # stands for "floats" in files of format 2
 TEXT, FACTOR = "model.json", "factor:"
 LONG_TABLE, RUNS = 2**16, ":runs"
@@ -112,8 +112,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         if the pytree consists of lists, tuples, and dicts with strings as keys.
 
     Returns:
-      The model; it computes the same bits as the saved model. With floats="exact", operations for which the version
-      that saved the model had no rule follow the rules of `jaxdml.exact` if this version has them.
+      The model; it computes the same bits as the saved model. With floats="exact", an operation follows a rule of
+      `jaxdml.exact` that this version has, even if the version that saved the model had none for it.
 
     Raises:
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.

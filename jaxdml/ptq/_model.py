@@ -23,12 +23,12 @@ from jaxdml.ptq._choose.flow import wide_readers
 from jaxdml.ptq._choose.modes import Mode, modes_as, options_to_try
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._choose.unit import unit_of
-from jaxdml.ptq._integers.adapt import Adapted, adapted, check_scans
+from jaxdml.ptq._integers.adapt import Adapted, adapted, checked
 from jaxdml.ptq._integers.flat import Flat, flat
 from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
-from jaxdml.ptq._trace.scans import LOOP, bound
+from jaxdml.ptq._trace.scans import bound
 from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of
 
 
@@ -136,11 +136,9 @@ class Model:
         Raises:
           PtqError: if the function has changed, or if it has different layers for inputs of these sizes.
         """
-        if program.signature() == self.traced.signature:
-            sizes = [program.avals[name].shape for name in program.inputs]
-            is_known = self.calibrated is None or sizes == [each.shape for each in jax.tree.leaves(self.calibrated)]
-            if not is_known and any(node.operator is LOOP for node in self.graph.nodes):
-                check_scans(self.graph, self.traced.calibrated(self.calibrated), program)
+        is_equal = program.signature() == self.traced.signature
+        sizes = [program.avals[name].shape for name in program.inputs]
+        if is_equal and (self.calibrated is None or sizes == [x.shape for x in jax.tree.leaves(self.calibrated)]):
             return Adapted(None, self.graph, self._fused)
         if self.calibrated is None:
             text = "inputs of these sizes change the equations of apply"
@@ -151,6 +149,9 @@ class Model:
         quantized = self.traced.calibrated(self.calibrated)
         with jax.ensure_compile_time_eval():
             unit = unit_of(quantized, functools.partial(modes_as, self.modes))
+            if is_equal and not unit.bodies:
+                checked(unit, self.graph, program)
+                return Adapted(None, self.graph, self._fused)
             return adapted(unit, self.graph, self.params, program, self.numerics)
 
     def has_own_params(self) -> bool:

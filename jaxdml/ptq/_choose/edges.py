@@ -56,7 +56,8 @@ class Edge:
       count: the number of channels.
       readers: all contractions that read the channels as integers.
       maker: the contraction that makes the channels; None if they belong to a value in floats.
-      shape: the shape of the factors of the value in floats, with axes of size 1; () if there is a maker.
+      shape: the shape of the factors of the value in floats, with size 1 along all axes but that of the channels; () if
+        there is a maker.
     """
 
     count: int
@@ -209,8 +210,9 @@ def _axis(node: Node) -> int:
 
 def _shapes(unit: Unit, graph: Graph, nodes: list[Node]) -> Mapping[str, Any]:
     """Shapes and types of all values for the sizes of the program's inputs."""
+    names = graph.inputs if unit.loop is None else (*graph.inputs, *unit.loop.shared)
     inputs = {name: jax.ShapeDtypeStruct(unit.program.avals[name].shape, unit.program.avals[name].dtype)
-              for name in graph.inputs}  # fmt: skip
+              for name in names}  # fmt: skip
     constants = {name: jax.ShapeDtypeStruct(np.shape(x), jnp.asarray(x).dtype) for name, x in graph.constants.items()}
     found: Mapping[str, Any] = jax.eval_shape(lambda values: evaluate(nodes, values), {**constants, **inputs})
     return found

@@ -127,6 +127,10 @@ class Unit:
         names = [equation.inputs[place] for place in loop.fixed_places]
         values = jax.device_get(self.builder.values(names, leaves))
         layers = [body.with_constants(loop.of_layer(i, values)).graph for i in range(loop.copies)]
+        layers = [
+            graph.replace(constants={name: x for name, x in graph.constants.items() if name not in loop.shared})
+            for graph in layers
+        ]
         return replace(body, graph=stacked(layers, node.name))
 
     def observers(self, default: Observer, rules: Sequence[Rule]) -> dict[Value, Observer]:
@@ -216,7 +220,9 @@ def unit_of(
 
 
 def _with_products(node: Node, program: Program, reasons: Mapping[str, str]) -> Node:
-    """The node; the source of a loop or condition in floats lists the convolutions and products in its jaxprs."""
+    """The node; if it is a loop or condition in floats, its `source` also lists the convolutions and products in its
+    jaxprs.
+    """
     if node.operator.name not in (SCAN, *CONTROL_FLOW) or node.outputs[0] not in reasons:
         return node
     primitives = primitives_in(list(program.equations[node.options["equation"]].params.values()))
@@ -232,6 +238,8 @@ def _loop_of(builder: Builder, node: Node) -> Loop:
 
 
 def _path(builder: Builder, name: str) -> tuple[str, ...]:
-    """The path of the parameter from which a fixed value is computed."""
+    """The path of the parameter from which a fixed value is computed, or a word that other traces share."""
     leaves = builder.fixed.leaves(name)
-    return builder.program.params[leaves[0]] if leaves else (name,)
+    if leaves:
+        return builder.program.params[leaves[0]]
+    return ("captured" if name in builder.program.constants else "computed",)

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -15,13 +15,12 @@ from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
 from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
-from jaxdml.ptq._trace.correspondence import SPREADING, Texts, texts_of
+from jaxdml.ptq._trace.correspondence import SPREADING, texts_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.fixed import FixedValues
 from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value
 
-FixedInputs = Mapping[str, Set[tuple[str, Any]]]  # of each scan: the texts and shapes of fixed values
 PARTS = frozenset(("dynamic_slice", "gather", "slice"))  # primitives that read parts of an array
 
 
@@ -53,15 +52,20 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
     Raises:
       PtqError: if the program's inputs, contractions or quantized values differ from those of the quantized program.
     """
-    constants = {"": graph.constants}
-    constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LOOP}
-    other = alike(unit, constants, program)
+    other = checked(unit, graph, program)
     inserted = quantized_graph(other, {})
     fused, own = on_integers(inserted, numerics, params)
     with _refused():
         _check_complete(fused, own)
     constants_of_sizes = {name: value for name, value in own.items() if name not in params}
     return Adapted(other, inserted, fused.replace(constants={**fused.constants, **constants_of_sizes}))
+
+
+def checked(unit: Unit, graph: Graph, program: Program) -> Unit:
+    """The unit of another trace of the same function; arguments and errors are those of `adapted`."""
+    constants = {"": graph.constants}
+    constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LOOP}
+    return alike(unit, constants, program)
 
 
 def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Program) -> Unit:
@@ -83,6 +87,8 @@ def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Progr
         other = unit_of(program, functools.partial(modes_as, modes), like=unit).with_shared(constants)
         for scan, each in other.each():
             _check(dict(unit.each()).get(scan), each, constants.get(scan, {}))
+        for scan in other.bodies:
+            _check_scan(unit, other, scan, constants.get(scan, {}))
         return other
 
 
@@ -119,6 +125,14 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
         if was[output].source != now[output].source:
             parts = (" + ".join(each[output].source) for each in (now, was))
             raise _Differs("layer {!r} is {}, but was {}".format(was[output].name, *parts))
+    for each in now.values():
+        weights = (str(Value(each.weight_name, "quantized")), each.weight_name)
+        quantized = next((constants[name] for name in weights if name in constants), None)
+        if each.weight and quantized is not None:
+            shape = jax.eval_shape(each.arranged, other.program.avals[each.weight]).shape
+            before = quantized.shape[quantized.ndim - len(shape) :]
+            if before != shape:
+                raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
     # Movers, such as a split into heads, may have other names, so the value that indexes a table is identified by the
     # value whose range it takes.
     before, after = (
@@ -135,68 +149,41 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
                 "and the model's integers were computed from the literals and arrays of the calibration"
             )
             raise _Differs(f"the equation of {name!r} {text}")
-    loops, now_loops = ({scan: body.loop for scan, body in each.bodies.items() if body.loop} for each in (unit, other))
-    for scan, loop in now_loops.items():
-        if loop.layers and loop.length != loops[scan].length:
-            raise _Differs(f"the scan {scan!r} has {loop.length} layers, but had {loops[scan].length}")
-    places, now_places = ({scan: each[scan].fixed_places for scan in now_loops} for each in (loops, now_loops))
-    _check_scans(_fixed_inputs(unit.program, texts, places), _fixed_inputs(other.program, now_texts, now_places))
-    for each in now.values():
-        weights = (str(Value(each.weight_name, "quantized")), each.weight_name)
-        quantized = next((constants[name] for name in weights if name in constants), None)
-        if each.weight and quantized is not None:
-            shape = jax.eval_shape(each.arranged, other.program.avals[each.weight]).shape
-            before = quantized.shape[quantized.ndim - len(shape) :]
-            if before != shape:
-                raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
 
 
-def check_scans(graph: Graph, was: Program, now: Program) -> None:
-    """Checks that the fixed values which scans read do not differ between two traces with equal signatures.
-
-    Args:
-      graph: the quantized graph of the program `was`.
-      was: the program that was quantized.
-      now: the program of the other trace.
-
-    Raises:
-      PtqError: if a value may differ.
-    """
-    places = dict[str, Sequence[int]]()
-    for node in graph.nodes:
-        if node.operator is LOOP:
-            count = len(was.equations[node.options["equation"]].inputs)
-            places[node.outputs[0]] = [place for place in range(count) if place not in node.options["body"].data]
-    with _refused():
-        _check_scans(*(_fixed_inputs(program, texts_of(program), places) for program in (was, now)))
+def _check_scan(unit: Unit, other: Unit, scan: str, constants: Mapping[str, Any]) -> None:
+    """Checks the values around a scan that go into the layers, weights and scales of its body."""
+    before, after = (both.bodies[scan].loop for both in (unit, other))
+    assert before is not None
+    assert after is not None
+    if after.layers and after.length != before.length:
+        raise _Differs(f"the scan {scan!r} has {after.length} layers, but had {before.length}")
+    if _integers_of(unit, scan, constants) != _integers_of(other, scan, constants):
+        raise _Differs(
+            f"the scan {scan!r} has layers, weights or scales that depend on the sizes of the inputs, "
+            "and the model's integers were computed from those of the calibration"
+        )
 
 
-def _check_scans(was: FixedInputs, now: FixedInputs) -> None:
-    for scan, values in now.items():
-        if was[scan] != values:
-            raise _Differs(
-                f"the scan {scan!r} reads a constant of the model that depends on the sizes of the inputs; "
-                "compute this value in the body of the scan, with jax.numpy"
-            )
-
-
-def _fixed_inputs(program: Program, texts: Texts, places: Mapping[str, Sequence[int]]) -> FixedInputs:
-    """Maps each scan to texts and shapes of the values at its `places`, and of those from which they are computed.
+def _integers_of(unit: Unit, scan: str, constants: Mapping[str, Any]) -> Set[tuple[str, Any]]:
+    """Texts and shapes of the values around a scan that go into the layers, weights, scales and constants of its body.
 
     The shapes of values that are only broadcast or reshaped, and of which the body only reads parts, do not count.
     """
-    makers = {name: each for each in program.equations for name in each.outputs}
-    fixed, found = FixedValues(program), dict[str, set[tuple[str, Any]]]()
-    for scan in places:
-        equation, names = makers[scan], set[str]()
-        body = equation.params["jaxpr"].jaxpr
-        for place in places[scan]:
-            name = equation.inputs[place]
-            readers = [each.primitive.name for each in body.eqns if body.invars[place] in each.invars]
-            while PARTS.issuperset(readers) and (maker := fixed.maker(name)) and maker.name in SPREADING:
-                name = maker.inputs[0]
-            names.update(fixed.sources(name))
-        found[scan] = {(texts.contents[name], program.avals[name].shape) for name in names}
+    body, fixed, contents = unit.bodies[scan], FixedValues(unit.program), texts_of(unit.program).contents
+    equation = fixed.maker(scan)
+    assert body.loop is not None
+    assert equation is not None
+    makers, held = {name: each for each in body.program.equations for name in each.outputs}, set(constants)
+    for output in _held(body):
+        held.update(leaf for name in makers[output].inputs for leaf in body.builder.fixed.leaves(name))
+    inner, found = equation.params["jaxpr"].jaxpr, set[tuple[str, Any]]()
+    for place in (*body.loop.layers, *(place for name, place in body.loop.shared.items() if name in held)):
+        name = equation.inputs[place]
+        readers = [each.primitive.name for each in inner.eqns if inner.invars[place] in each.invars]
+        while PARTS.issuperset(readers) and (maker := fixed.maker(name)) and maker.name in SPREADING:
+            name = maker.inputs[0]
+        found.add((contents[name], unit.program.avals[name].shape))
     return found
 
 

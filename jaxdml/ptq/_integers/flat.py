@@ -181,13 +181,14 @@ class _Flattener:
         first, has_layers = len(loop.data) - loop.steps - loop.carried, len(layers) > 1
         shared, carried = inputs[:first], list(inputs[first : first + loop.carried])
         sequences = inputs[first + loop.carried : len(loop.data)]
+        around_body = inputs[len(loop.data) : len(layers[0].inputs)]
         stacks = [[""] * loop.length for _ in loop.program.outputs[loop.carried :]]
         for i in reversed(range(loop.length)) if loop.reverse else range(loop.length):
             start = f"{step.values}{scan}/{i}/"
             within = _Step(start, start if has_layers else f"{step.values}{scan}/", f"{step.layer}/{i}")
             items = [self._node(INDEX, [each], f"{start}item_{k}", at=i) for k, each in enumerate(sequences)]
             layer = layers[i if has_layers else 0]
-            names = dict(zip(layer.inputs, (*shared, *carried, *items), strict=True))
+            names = dict(zip(layer.inputs, (*shared, *carried, *items, *around_body), strict=True))
             results = self.add(layer, loop.program, body, names, within)
             casts = [
                 self._node(CAST, [result], f"{start}result_{k}", dtype=loop.program.avals[output].dtype)

@@ -16,7 +16,7 @@ from jaxdml._graph.weights import with_weights
 from jaxdml.ptq._choose.plan import FLOAT_SUM
 from jaxdml.ptq._integers.operators import INTEGERS
 from jaxdml.ptq._integers.rules import PTQ_RULES
-from jaxdml.ptq._trace.scans import LOOP, body_of, each_layer, stacked, with_body
+from jaxdml.ptq._trace.scans import LOOP, body_of, each_layer, stacked, with_other_body
 
 
 def on_integers(
@@ -42,7 +42,7 @@ def on_integers(
             body = body_of(node, {**result.constants, **params})
             layers = [_with_params(layer, numerics) for layer in each_layer(body)]
             graphs = [graph.replace(constants={**graph.constants, **own}) for graph, own in layers]
-            node, constants = with_body(node, _with_barriers(stacked(graphs, node.name)), node.options["body"].data)
+            node, constants = with_other_body(node, _with_barriers(stacked(graphs, node.name)))
             of_scans |= constants if len(layers) == 1 else jax.tree.map(jnp.asarray, constants)
         nodes.append(node)
     numbers = {name: x for name, x in of_scans.items() if isinstance(x, np.ndarray)}

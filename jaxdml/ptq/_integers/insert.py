@@ -136,7 +136,9 @@ class _Inserter:
             self._quantize(name)
 
     def _read(self, name: str, reads_integers: bool, mode: Mode = "float") -> str:
-        """The name that a node reads: the dequantized value's if the node or the value is computed on integers."""
+        """The name that a node reads: that of the dequantized value if the node runs on integers, or if integers give
+        the value.
+        """
         if mode == STATIC16 and name in self._plan.read_wide:
             return _named(wide_name(name), "dequantized")
         is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
@@ -206,7 +208,7 @@ class _Inserter:
     def _with_body(self, node: Node) -> Node:
         loop = self._unit.bodies[node.outputs[0]].loop
         assert loop is not None
-        node, constants = with_body(node, self._bodies[node.outputs[0]], loop.data)
+        node, constants = with_body(node, self._bodies[node.outputs[0]], loop)
         self._constants |= constants
         return node
 

@@ -6,14 +6,14 @@ computed. Literals, axes and movers (primitives that only move elements) do not 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
-from jaxdml.ptq._trace.fixed import IDENTITIES, FixedValues
+from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Equation, Program
+from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, FixedValues
 from jaxdml.ptq._trace.signature import digest
 
 MOVERS = IDENTITIES | {
@@ -21,9 +21,9 @@ MOVERS = IDENTITIES | {
     "slice", "split", "squeeze", "tile", "transpose",
 }  # fmt: skip
 
-# Movers whose results have their own ranges, because they cast or stay in floats. So does a gather that fills. Other
-# gathers are not counted: for a symbolic batch, JAX writes slices as gathers, and counting these would change the
-# numbers of equal identities.
+# Movers whose results have their own ranges, because they cast or stay in floats. A gather that fills has its own
+# range, too. Other gathers are not counted: for a symbolic batch, JAX writes slices as gathers, and counting these
+# would change the numbers of equal identities.
 OWN_RANGES = ("convert_element_type", "pad", "tile")
 
 # Movers whose parameters depend on sizes, and that neither reorder nor drop elements.
@@ -78,11 +78,12 @@ def _identities(program: Program) -> dict[str, str]:
 class Texts(NamedTuple):
     """Texts that identify the values of a program.
 
-    Literals of these equations are part of weights, biases, tables and scales, so they must not depend on sizes.
+    Literals of equations that go into weights, biases, tables or scales must not depend on sizes.
 
     Attributes:
       operations: maps each computed value to texts of its equation and of the equation's fixed inputs.
-      contents: maps each fixed value to a text; a broadcast or reshape of a value has the text of that value.
+      contents: maps each fixed value to a text, which sizes change if they change the elements; a broadcast or reshape
+        of a value has the text of that value.
     """
 
     operations: Mapping[str, tuple[str, ...]]
@@ -102,9 +103,24 @@ def texts_of(program: Program) -> Texts:
         found |= dict.fromkeys(equation.outputs, texts)
         if is_fixed:
             is_spread = equation.name in SPREADING
-            content = contents[equation.inputs[0]] if is_spread else digest("\n".join(texts).encode())
+            text = "\n".join((*texts, *_sizes(equation, program)))
+            content = contents[equation.inputs[0]] if is_spread else digest(text.encode())
             contents |= dict.fromkeys(equation.outputs, content)
     return Texts(found, contents)
+
+
+def _sizes(equation: Equation, program: Program) -> Iterator[str]:
+    """Yields the sizes, as text, on which the elements of a fixed value depend in addition to the equation's inputs."""
+    shapes = [program.avals[name].shape for name in (*equation.inputs, *equation.outputs)]
+    if equation.name == "iota":
+        yield str(shapes[0][equation.params["dimension"]])
+    elif equation.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        yield str([shapes[0][axis] for axis in contracted])
+    elif equation.name.startswith("reduce_") and "axes" in equation.params:
+        yield str([shapes[0][axis] for axis in equation.params["axes"]])
+    elif equation.name not in (*ELEMENT_WISE, "transpose"):
+        yield str(shapes)
 
 
 def _bits(value: object) -> tuple[str, tuple[int, ...], bytes]:

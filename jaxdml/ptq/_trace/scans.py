@@ -5,6 +5,9 @@ any other scan, such as an RNN's, all steps share them. Every stage handles the 
 have a leading axis of layers, of size 1 if all steps share the constants. `each_layer` splits this graph into one graph
 for each layer, and `stacked` joins them again. `with_body` puts the graph into the node of the scan, and `body_of`
 takes it out again.
+
+A body may also read, in floats, values that do not depend on data and that all steps share, such as a mask. They are
+not constants: the graph around the scan computes them, for any sizes of the inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +72,12 @@ class Loop:
         """Positions of the inputs that do not depend on data, in order."""
         return sorted((*self.fixed, *self.layers))
 
+    @property
+    def shared(self) -> dict[str, int]:
+        """Maps the name of each param of the program that all steps share to its position."""
+        places = zip(self.program.params, self.fixed_places, strict=True)
+        return {name: place for name, place in places if place in self.fixed}
+
     def of_layer(self, number: int, values: Sequence[Any]) -> list[Any]:
         """The body's params in layer `number`; `values` has all inputs that do not depend on data, in order."""
         return [x[number] if place in self.layers else x for place, x in zip(self.fixed_places, values, strict=True)]
@@ -80,7 +89,7 @@ class Body:
 
     Attributes:
       nodes: the nodes, in order of execution.
-      inputs: names of the values that depend on data.
+      inputs: names of the values that depend on data, then of other values that the graph around the scan computes.
       outputs: names of the body's results, then of further values that the scan stacks.
       stacked: names of the constants, which have a leading axis of layers.
       data: positions of the scan's inputs that depend on data.
@@ -181,24 +190,41 @@ def _identity(node: Node) -> tuple[Any, ...]:
 
 
 def with_body(
-    node: Node, graph: Graph, data: tuple[int, ...], updates: Mapping[str, str] = MappingProxyType({})
-) -> tuple[Node, dict[str, Any]]:  # fmt: skip
+    node: Node, graph: Graph, loop: Loop, updates: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Node, dict[str, Any]]:
     """The scan's node with `graph` as its body, and a dict of the stacked constants of `graph` for the outer graph.
 
     Args:
-      node: the scan's node, with or without a body.
-      graph: the body. Outputs beyond the scan's own results become further outputs of the node.
-      data: positions of the scan's inputs that depend on data.
+      node: the scan's node, without a body.
+      graph: the body. Outputs beyond the scan's own results become further outputs of the node. The shared params of
+        the loop that its nodes read, and that are not its constants, become inputs.
+      loop: the analyzed scan.
       updates: maps each further output to the constant that the output replaces after each step; see `Body`.
     """
+    read = {name for each in graph.nodes for name in each.inputs}.union(graph.outputs).difference(graph.constants)
+    shared = {name: place for name, place in loop.shared.items() if name in read}
+    reads = [node.inputs[place] for place in (*loop.data, *shared.values())]
+    graph = graph.replace(inputs=(*graph.inputs, *shared))
+    more = graph.outputs[len(node.outputs) :]
+    return _joined(node, graph, reads, more, loop.data, updates)
+
+
+def with_other_body(node: Node, graph: Graph) -> tuple[Node, dict[str, Any]]:
+    """As `with_body`, for a node that has a body, whose inputs are those of `graph`."""
+    body: Body = node.options["body"]
+    return _joined(node, graph, node.inputs[: len(body.inputs)], (), body.data, {})
+
+
+def _joined(
+    node: Node, graph: Graph, reads: Sequence[str], more: Sequence[str], data: tuple[int, ...],
+    updates: Mapping[str, str],
+) -> tuple[Node, dict[str, Any]]:  # fmt: skip
     scan = node.outputs[0]
-    old: Body | None = node.options.get("body")
-    reads = [node.inputs[place] for place in data] if old is None else node.inputs[: len(old.inputs)]
     outer = {name: str(Value(name, scan=scan)) for name in (*graph.constants, *graph.outputs)}
-    more = [outer[name] for name in graph.outputs[len(node.outputs) :]] if old is None else []
     body = Body(graph.nodes, graph.inputs, graph.outputs, tuple(graph.constants), data, updates)
     node = node.replace(
-        operator=LOOP, inputs=(*reads, *(outer[name] for name in graph.constants)), outputs=(*node.outputs, *more),
+        operator=LOOP, inputs=(*reads, *(outer[name] for name in graph.constants)),
+        outputs=(*node.outputs, *(outer[name] for name in more)),
         options={**node.options, "body": body},
     )  # fmt: skip
     return node, {outer[name]: value for name, value in graph.constants.items()}
@@ -232,18 +258,18 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
     """Runs a scan.
 
     Args:
-      *arrays: the inputs at `loop.data`, then the stacked constants.
+      *arrays: the inputs of the body, then the stacked constants.
       equation: the float function's scan.
       loop: the analysis of this scan.
       body: the nodes that run in place of the scan's own body.
     """
-    count, first = len(loop.data), len(loop.data) - loop.steps - loop.carried
+    count, end, first = len(body.inputs), len(loop.data), len(loop.data) - loop.steps - loop.carried
     data, constants = equally_varying(arrays[:count]), dict(zip(body.stacked, arrays[count:], strict=True))
-    shared = dict(zip(body.inputs[:first], data[:first], strict=True))
+    shared = dict(zip((*body.inputs[:first], *body.inputs[end:]), (*data[:first], *data[end:]), strict=True))
     carried = body.inputs[first : first + loop.carried]
     carry = {name: _as(x, loop.program.avals[given]) for name, given, x in zip(
         carried, loop.program.inputs[first:], data[first:], strict=False)}  # fmt: skip
-    sequences = dict(zip(body.inputs[first + loop.carried :], data[first + loop.carried :], strict=True))
+    sequences = dict(zip(body.inputs[first + loop.carried : end], data[first + loop.carried : end], strict=True))
     names = loop.program.outputs
     if loop.layers:
         sequences |= constants
