@@ -66,7 +66,7 @@ def same_padding(size: Any, kernel: int, stride: int, dilation: int) -> Any:
 
 
 def elements_inside(size: int, place: int, window: int, stride: int, dilation: int, start: int) -> int:
-    """The number of elements, in one dimension, of the window at index `place` that lie in the input, not padding."""
+    """In one dimension, how many elements of the window at index `place` lie in the input, not in padding."""
     first = place * stride - start  # element t of the window has the index first + t * dilation in the input
     lowest = -(min(first, 0) // dilation)
     highest = min((size - 1 - first) // dilation, window - 1)

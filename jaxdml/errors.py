@@ -132,7 +132,7 @@ class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a public function: tracebacks of its errors and their causes show only user frames below the wrapper.
+    """Decorates a public function: below the wrapper, tracebacks of its errors and their causes show only user frames.
 
     User frames are, for instance, those of a function that jaxdml traces. All frames are kept if
     `jax_traceback_filtering` is "off".

@@ -20,7 +20,8 @@ from jaxdml._arithmetic.prepared_blocks import PreparedBlocks, blocks_of, packed
 from jaxdml._arithmetic.sharding import replicated_along, replicated_in_space
 
 Array = jax.Array
-ON_CPU, ELSEWHERE, MOST_SUMS = 1, 32, 2**24  # blocks that one operation of XLA multiplies, and its largest result
+ON_CPU, ELSEWHERE = 1, 32  # blocks that one XLA operation multiplies
+MOST_SUMS = 2**24  # sums that one XLA operation returns
 MIDDLES = {"uint4": 8, "uint8": 128}  # the middles of unsigned ranges
 
 

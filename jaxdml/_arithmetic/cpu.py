@@ -126,9 +126,9 @@ def _by_form(
 
     Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters,
     `jax.vmap` maps `matrix` and `windows.depthwise`. But it would turn XLA's convolution into a slow grouped
-    convolution. There, filters that share x become one matrix product instead, and filters that each have their own x
-    run in a loop. Large kernels run in a loop, too, because a matrix product copies x once for each element of the
-    kernel.
+    convolution. So, for that convolution, filters that share x become one matrix product, and filters that each have
+    their own x run in a loop. Large kernels run in a loop, too, because a matrix product copies x once for each element
+    of the kernel.
     """
 
     def run(x: Array, values: Array) -> Array:

@@ -42,9 +42,9 @@ class Integers(NamedTuple):
         return np.float32(64 * self.most // 127)
 
 
-# Sums of `terms` products with OF_ROWS are below 2**53 for each half (upper or lower, see HALF) of a's integers. Those
-# of weights and values are below 2**63. The sums of planes fit int32: three pairs of planes give 2**15 * 3 * 2**14 <
-# 2**31.
+# With OF_ROWS, sums of `terms` products are below 2**53 for each half (upper or lower, see HALF) of a's integers. Sums
+# of `terms` products of weights and values are below 2**63. The sums of planes fit int32: three pairs of planes give
+# 2**15 * 3 * 2**14 < 2**31.
 OF_ROWS = Integers(4, 127 << 20, 2**12)
 OF_VALUES = Integers(3, 127 << 16, 2**15)
 OF_WEIGHTS = Integers(4, 127 << 18, 2**15)

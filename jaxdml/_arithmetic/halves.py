@@ -33,8 +33,8 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     sums: list[Array] = []
     for i, of_a in enumerate(_parts(a, a_zero_point)):
         for j, of_b in enumerate(_parts(b, b_zero_point)):
-            # Both sums of one place and their total fit int32 (see `fit`), so a matrix unit that starts one sum from
-            # the other does not saturate.
+            # Both sums of one place and their total fit int32 (see `fit`), so a matrix unit that accumulates one sum
+            # onto the other does not saturate.
             total = contractions.integer_dot(*of_a, *of_b)
             if i + j < len(sums):
                 sums[i + j] = lax.add(sums[i + j], total)

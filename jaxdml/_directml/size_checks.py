@@ -21,7 +21,7 @@ class Form(NamedTuple):
 def check_form(
     desc: OperatorDesc, name: str, forms: Sequence[Form], exact: Sequence[Shape] = (), otherwise: str | Remedy = ""
 ) -> None:
-    """Checks that a tensor is absent, has the sizes of a form (apart from leading ones), or has one of the exact sizes.
+    """Checks that a tensor is absent, has the sizes of a form (apart from leading 1s), or has one of the exact sizes.
 
     `otherwise` is the error's advice if no form has the tensor's number of values.
     """

@@ -115,7 +115,9 @@ def _by_group(product: Any, x: Array, shared: Array) -> Array:
 
 
 def _powers(x: Array, sinks: Array | None) -> tuple[Array, Array]:
-    """top, the largest of each row's scores and sink, or 0 if that is -inf; and e**(x - top), at most 1, 0 for -inf."""
+    """top, the largest of each row's scores and sink, or 0 if that is -inf; and e**(x - top), which is at most 1, and 0
+    where x is -inf.
+    """
     top = lax.expand_dims(largest(x, lambda keys: jnp.max(keys, -1)), (x.ndim - 1,))
     if sinks is not None:
         top = larger(top, sinks)

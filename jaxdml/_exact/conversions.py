@@ -29,7 +29,9 @@ def widened(x: Array) -> Array:
 
 
 def narrowed(x: Array, dtype: Any) -> Array:
-    """float32 x rounded to a type of floats, sealed as in `rounded_to`; other types are unchanged."""
+    """float32 x rounded to a type of floats by `rounded_to`, so that XLA cannot drop the rounding; other types are
+    unchanged.
+    """
     return rounded_to(x, dtype) if x.dtype == jnp.float32 else x
 
 

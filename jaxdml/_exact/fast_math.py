@@ -8,7 +8,7 @@ FLAGS = frozenset(("xla_cpu_enable_fast_math", "xla_enable_fast_math", "xla_allo
 
 
 def fast_math_flag(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The flag in XLA_FLAGS, or in the file that it names, that turns fast math on; None if there is none."""
+    """The flag that turns fast math on, in XLA_FLAGS or in the file that XLA_FLAGS names; None if there is none."""
     text = environment.get("XLA_FLAGS", "").strip()
     if text and not text.startswith("--"):
         file = Path(text)

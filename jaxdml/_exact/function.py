@@ -75,7 +75,7 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
     @functools.wraps(f)
     @api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if jax.config.jax_disable_jit:  # for the caller's code; a primitive stays one operation, as in lax
+        if jax.config.jax_disable_jit:  # it is for the caller's code; a primitive stays one operation, as in lax
             with jax.disable_jit(False):
                 return call(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))

@@ -37,7 +37,7 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
     ),
 }  # the maximum number of addends of the equation's sums, or of factors of its products
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
-OUTSIDE = "outside of shard_map and vmap; the axis may be sharded"
+OUTSIDE = "outside of shard_map and vmap, where the axis may still be sharded"
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -136,7 +136,7 @@ def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str
         terms = f"a product of {count} factors" if is_product else f"a sum of {count} addends"
         axis = f"the size of a {'multiplied' if is_product else 'summed'} axis"
         what = axis if name in ("reduce_sum", "cumsum", "reduce_prod", "cumprod") else "the count of updates"
-        return "count", terms, f"export the function with a number as {what}"
+        return "count", terms, f"export the function with a number, not a symbol, as {what}"
     if count > LARGEST_COUNT and not is_product:
         return "count", f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
     return None

@@ -232,7 +232,8 @@ RULES: Mapping[str, Rule] = {
     "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
         primitive, params
     ),
-    # A derivative of cond has it in place of a value that only other branches compute. Nothing reads its elements.
+    # A derivative of cond has an empty2 in place of a value that only other branches compute. Nothing reads its
+    # elements.
     "empty2": lambda primitive, params: lambda: lax.full_like(primitive.bind(**params), 0),
     "gather": gathered,
     "reduce_precision": in_float32,

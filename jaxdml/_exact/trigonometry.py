@@ -1,8 +1,8 @@
 """sin, cos and tan of arguments of any size: |x| = (q + t) * pi / 2, with an integer q and t from -1/2 to 1/2.
 
 From pi / 4 on, uint32 arithmetic multiplies x's 24 bits by 96 bits of 2 / pi, which gives q modulo 4 and 62 bits of t.
-t's upper 36 bits in three parts of 12, times pi / 2 in parts, give r = t * pi / 2 as a pair.
-tan r = r + r**3 * TAN(r**2) is a pair, too; where q is odd, tan x is -1 divided by it.
+t's upper 36 bits, split into three parts of 12, are multiplied by the parts of pi / 2; this gives r = t * pi / 2 as a
+pair. tan r = r + r**3 * TAN(r**2) is a pair, too; where q is odd, tan x is -1 divided by it.
 """
 
 import itertools

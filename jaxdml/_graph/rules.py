@@ -31,8 +31,8 @@ class Fusion:
     """Nodes that one quantized operator replaces.
 
     Attributes:
-      kind: kind of the quantized operator. If no quantized operator has this kind, the operator of `of` itself
-        runs on integers.
+      kind: kind of the quantized operator. If no quantized operator has this kind, the float operator itself runs on
+        integers.
       inputs: inputs of the quantized operator.
       of: the node of the float operator that is fused.
       behind: the nodes after `of` that are also replaced, in order.

@@ -62,8 +62,7 @@ def with_weights(
 def _repacked(
     node: Node, given: list[str], repack: Callable[..., Any], graph: Graph, fresh: Names, known: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
-    """Repacks constants; returns their names afterwards, "" for an absent constant, and a dict from new names to
-    values.
+    """Repacks constants; returns the names of the results, "" for an absent one, and a dict from new names to values.
 
     Raises:
       ModelError: if the constants do not match each other; the error names the node.

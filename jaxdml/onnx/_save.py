@@ -136,7 +136,7 @@ def _opset(model: Model, opset: int | None) -> int:
     least = WITH_BLOCKS if has_blocks or STATIC16 in modes else FIRST
     if opset is not None and opset < least:
         what = "weights in blocks need" if has_blocks else "layers with 16-bit inputs need"
-        raise DescError(f"opset is {opset}, and {what} opset {least}: leave it out")
+        raise DescError(f"opset is {opset}, and {what} opset {least}: leave out the argument opset")
     return least if opset is None else int(opset)
 
 
@@ -204,8 +204,8 @@ def _converted(
         numbers = tuple(jax.tree.map(_with_numbers, specs, model.calibrated))
         if numbers == specs:
             raise
-        _of_sizes(model, numbers, options)  # raises the error that is not due to symbolic sizes
-        text = f"shapes leaves sizes of the inputs open: {_listed(specs)}. Write shapes=None for the sizes of the "
+        _of_sizes(model, numbers, options)  # raises the error if it also occurs without symbolic sizes
+        text = f"the argument shapes leaves input sizes open: {_listed(specs)}. Write shapes=None for the sizes of the "
         text = f"{text}calibration, or numbers in place of some names, because\n{error}"
         raise (ModelError(text, error.problems) if isinstance(error, ModelError) else PtqError(text)) from error
 

@@ -66,8 +66,8 @@ def quantize(
         differ. Only one batch is in memory at a time.
       activations: uint8 or int8, the type of values between layers.
       observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", an `Observer`, or "auto".
-        "auto" chooses among "minmax", "percentile" and "mse": all values with the observer "auto" get the one with
-        which the outputs have the least error on the batches. It reads the batches twice.
+        "auto" chooses among "minmax", "percentile" and "mse": all values with the observer "auto" get the one that
+        gives the outputs the least error on the batches. "auto" reads the batches twice.
       products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
         the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
@@ -75,14 +75,14 @@ def quantize(
         each block of that many weights along the contraction dimension. Products with such matrices take floats,
         whatever `products` is; only a rule can give a product another mode. Filters of convolutions are int8.
       equalize: whether to divide channels with large values by scales, and to multiply the weights applied to these
-        channels by the same scales. This happens between two convolutions or products if only relu and operators that
-        move or average elements lie between them, and at values in floats that are quantized for convolutions or
-        products. The function stays the same, and rounding to integers loses less accuracy. The first batch determines
-        the magnitudes of values.
+        channels by the same scales. Such channels lie between two convolutions or products with only relu and operators
+        that move or average elements between them, or in a float value that is quantized for convolutions or products.
+        The function stays the same, and rounding to integers loses less accuracy. The first batch determines the
+        magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
         the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales
-        stay the same. GPTQ needs batches with ten times as many rows or patches as a sum has terms. For each layer,
+        stay the same. GPTQ needs ten rows or patches, in all batches together, for each term of a sum. For each layer,
         its memory grows with the square of the number of terms. Weights whose sums have more than 8192 terms are
         rounded to nearest, and `print(model)` says so.
       sums: "integer": the sum of two values, such as that of a residual connection, adds integers if a convolution or

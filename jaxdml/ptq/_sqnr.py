@@ -202,7 +202,7 @@ def sqnr_of(
                 error = (own[held] - value) / quantized.constants.get(factor_name(name), np.float32(1))
                 errors[name] = error.astype(exact[name].dtype)
 
-        # After `measure`, the exact value, quantized if the measured value is quantized, replaces the measured value.
+        # After `measure`, the exact value replaces the measured value; it is quantized if the measured value is.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]

@@ -56,7 +56,7 @@ ffi::Error attention(const Kernels& kernels, ffi::ThreadPool threads, Buffer que
                 "the keys' batch or size differs from the queries'");
   JAXDML_EXPECT(
       of_value[leading] == one.batch && of_value[leading + 1] == one.groups && of_value[leading + 2] == one.keys,
-      "the values' batch, heads or number differs from the keys'");
+      "the values differ from the keys in batch, heads or number");
   JAXDML_EXPECT(one.keys && one.depth && one.width && one.groups && one.heads % one.groups == 0,
                 "there are no keys or values, or the keys' heads do not divide the queries' heads");
   JAXDML_EXPECT(one.depth <= kMostAttentionDepth, "keys are too long");

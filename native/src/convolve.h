@@ -10,8 +10,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The number of rows (i = 0) or columns (i = 1) of the padded input that the scratch bound counts: all of the image's,
-// and the padding's up to twice the total of all windows.
+// The number of rows (i = 0) or columns (i = 1) of the padded input that the scratch bound counts: the image's plus the
+// padding's, the latter capped at twice the rows or columns of all windows together.
 JAXDML_INLINE int64_t counted(const Convolution& one, int i) {
   const int64_t size = i ? one.width : one.height, kernel = i ? one.filter.columns : one.filter.rows;
   return size + at_most(one.start[i] + one.end[i], 2 * (i ? one.y_width : one.y_height) * kernel);

@@ -25,8 +25,8 @@ JAXDML_INLINE int64_t winograd_bytes(const Filter& filter, int64_t m) {
 }
 
 // m of the transformed filter to pack; 0 for no transform. Transforming a filter for one call would cost more than it
-// saves. Instructions that multiply bytes compute twice as many products as instructions for int16, which is faster
-// than a transform. Filters with many channels usually see small images, in which large tiles would be mostly empty.
+// saves. Instructions that multiply bytes compute twice as many products as those for int16, and so beat a transform.
+// Filters with many channels usually see small images, in which large tiles would be mostly empty.
 JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
   if (kDepth == 4 || filter.is_for_one_call) return 0;
   if (filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows) return 0;

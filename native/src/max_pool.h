@@ -1,4 +1,5 @@
-// Max pooling. The rows of an output row's windows are reduced to one row, then each window's columns to one output.
+// Max pooling. For each output row, the rows of its windows are reduced to one row; then each window's columns are
+// reduced to one output.
 //
 // int8 is flipped to uint8, so that padding is 0, the least value. The row has padding columns. Window maxima at every
 // column are computed, whatever the stride, and every stride-th is stored. Where strides or padding are so large that

@@ -263,7 +263,7 @@ def test_float_products_are_refused_or_left_to_xla():
     (jnp.int8, jnp.int64, "i64"), (jnp.int16, jnp.int32, "i16"), (jnp.bool, None, "i1"),
 ])  # fmt: skip
 def test_products_of_bytes_are_wide_on_cuda(narrow, kind, wanted, monkeypatch):
-    """XLA's kernels for int8 may double the sums there."""
+    """XLA's kernels for int8 may return twice the sums there."""
 
     def multiply(x):
         return lax.dot_general(x, x, (((1,), (1,)), ((), ())), preferred_element_type=kind)

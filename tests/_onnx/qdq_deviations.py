@@ -144,7 +144,7 @@ DEVIATIONS = (
     ),
     _as_in_file("The operator Where stays in floats", "where where_s8 where_float_scalar"),
     _as_in_file(
-        "Integer graph inputs need a zero point",
+        "DequantizeLinear of an integer graph input needs a zero point, which gives the input's type",
         "conv_no_zero_points matmul_no_q_no_zero_points add_no_zero_points sigmoid_no_zero_point "
         "reshape_no_zero_point_dq",
     ),

@@ -157,7 +157,7 @@ ONE = tuple(None if x is None else x[:, :1] for x in BASE)
 
 WRONG_GROUPS = [
     ((*BASE, *LENGTHS), {"local_window_size": 2, "causal": 0}, "local_window_size is 2 without causal, expected -1"),
-    ((*BASE, *LENGTHS), {"qk_output": 1}, "qk_output is 1 with 1 outputs; expected 1 or 2 with 4 outputs, else 0"),
+    ((*BASE, *LENGTHS), {"qk_output": 1}, "qk_output is 1 with 1 outputs; expected 1 or 2 for 4 outputs, 0 for fewer"),
     ((*BASE, *LENGTHS), {"sliding_window_cache": 1}, "sliding_window_cache is not supported; export the model with"),
     ((*BASE, *LENGTHS), {"k_quant_type": "PER_TENSOR"}, "k_quant_type is not supported"),
     ((*BASE, *LENGTHS), {"v_quant_type": "PER_TENSOR"}, "v_quant_type is not supported"),

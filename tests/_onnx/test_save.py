@@ -84,5 +84,5 @@ def test_weights_of_4_bits(tmp_path):
     np.testing.assert_allclose(received, applied(model, x), rtol=1e-5, atol=1e-5)
     session(tmp_path / "model.onnx", optimized=tmp_path / "optimized.onnx")
     assert "MatMulNBits" in kinds(onnx.load(tmp_path / "optimized.onnx"))
-    with pytest.raises(DescError, match="opset is 20, and weights in blocks need opset 21: leave it out"):
+    with pytest.raises(DescError, match="opset is 20, and weights in blocks need opset 21: leave out the arg"):
         dml.onnx.save(model, tmp_path / "model.onnx", opset=20)

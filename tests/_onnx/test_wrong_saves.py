@@ -131,7 +131,7 @@ def large_mean(w, x):
 def test_means_of_very_many_elements_have_another_form(tmp_path):
     x = np.random.default_rng(3).standard_normal((1, 70000, 8)).astype(np.float32)
     model = made(large_mean, x=x)
-    text = r"its means have 70000 elements, .* up to 65793; write form='qdq', or quantize with numerics='onnxruntime'"
+    text = r"means are over 70000 elements, .* up to 65793; write form='qdq', or quantize with numerics='onnxruntime'"
     with pytest.raises(ModelError, match=text):
         dml.onnx.save(model, tmp_path / "model.onnx", "qoperator", shapes=None)
     saved(model, tmp_path / "model.onnx", "qdq", shapes=None)

@@ -136,7 +136,7 @@ class _Comparing:
 
     def _reasons(self, own: Differences, so_far: Differences, found: Mapping[int, str]) -> Iterator[str]:
         """The reason for each node's difference."""
-        worst = dict[str, int]()  # maps a value that differs to the earlier node with the largest own error
+        worst = dict[str, int]()  # maps each differing value to the earlier node with the largest own error
         for place, node in enumerate(self._subject.nodes):
             before = {worst[name] for name in node.inputs if name in worst}
             alone, after = own[place], so_far[place]

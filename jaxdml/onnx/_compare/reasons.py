@@ -30,7 +30,8 @@ class Experiment:
 
     Attributes:
       concerns: whether the experiment applies to a node.
-      run: returns each node's own difference in the experiment; None if onnxruntime rejects the file with its settings.
+      run: returns each node's own difference in the experiment; None if onnxruntime rejects the file with the
+        experiment's settings.
       cause: the cause in words, for a node.
       question: the question that the experiment would answer, as a clause.
     """

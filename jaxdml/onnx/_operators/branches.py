@@ -23,8 +23,8 @@ def choose(condition: Any, *values: Any) -> tuple[Any, ...]:
     """The first half of the values, which are those of one branch, if the condition is true; else the other half.
 
     Raises:
-      ModelError: if the condition does not have one element, or depends on data and the branches' types or shapes
-        differ.
+      ModelError: if the condition does not have one element, or if it depends on data while the branches' types or
+        shapes differ.
     """
     if condition.size != 1:
         raise ModelError(f"the condition has {condition.size} elements, expected 1")

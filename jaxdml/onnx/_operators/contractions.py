@@ -98,6 +98,6 @@ def _times(x: Array, factor: float) -> Array:
 def einsum(x: Array, *others: Array, equation: str) -> Array:
     """Einstein summation."""
     operands = [wide(jnp.asarray(operand)) for operand in (x, *others)]
-    if jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1:  # XLA's kernels for int8 may double sums on CUDA
+    if jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1:  # XLA may return twice the sum on CUDA
         operands = [operand.astype(jnp.int32) for operand in operands]
     return jnp.einsum(equation, *operands, precision=EXACT).astype(x.dtype)

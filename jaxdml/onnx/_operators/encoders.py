@@ -127,7 +127,7 @@ def _hidden(mask: Array | None, value: float, shape: tuple[int, int, int]) -> Ar
     expected("mask_index", mask, (batch,), (2 * batch,), (3 * batch + 2,), (batch, total), shape)
     if mask.ndim > 1:
         is_shown = (mask > 0).reshape(batch, 1, -1, total)
-    else:  # the ends of the sequences, then, in a mask of two numbers for each, their starts
+    else:  # the ends of the sequences; a mask of 2 * batch numbers then has their starts
         place, end = places(total, -1), mask[:batch].reshape(batch, 1, 1, 1)
         is_shown = place < end
         if mask.shape == (2 * batch,):

@@ -59,7 +59,7 @@ def group_query_attention(
     )  # fmt: skip
     if qk_output not in (0, 1, 2) or (qk_output == 0) != (output_count < 4):
         raise ModelError(
-            f"qk_output is {qk_output} with {output_count} outputs; expected 1 or 2 with 4 outputs, else 0"
+            f"qk_output is {qk_output} with {output_count} outputs; expected 1 or 2 for 4 outputs, 0 for fewer"
         )
     if not causal and local_window_size != -1:
         raise ModelError(f"local_window_size is {local_window_size} without causal, expected -1")

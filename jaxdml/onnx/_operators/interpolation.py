@@ -82,7 +82,9 @@ def _by_integers(x: Any, axes: tuple[Axis, ...], originals: list[np.ndarray]) ->
 
 
 def _corners(x: Any, axes: tuple[Axis, ...], pairs: list[Any]) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yields x at each corner, in lexicographic order, and its weights, multiplied from the last dimension back."""
+    """Yields x at each corner, in lexicographic order, and the product of the corner's weights, from the last dimension
+    to the first.
+    """
     for corner in itertools.product((0, 1), repeat=len(axes)):
         ends = list(zip(axes, pairs, corner, strict=True))
         taken = x

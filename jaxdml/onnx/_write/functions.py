@@ -13,7 +13,8 @@ from jaxdml.ptq._integers.operators import DEQUANTIZE, QUANTIZE
 
 @operator(QUANTIZE.name)
 def round_to_integers(writer: Writer, node: Node) -> str:
-    """QuantizeLinear. In the file, 16-bit integers that tables read are stored as floats, minus their zero point.
+    """QuantizeLinear. In the file, a float equal to integer - zero point stands for each 16-bit integer that a table
+    reads.
 
     Few execution providers support QuantizeLinear for 16 bits, which ONNX added in opset 21.
     """

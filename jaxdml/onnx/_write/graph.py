@@ -60,7 +60,7 @@ def graph_of(
       options: how the function is written.
     """
     unknown = [_problem(node, CannotWrite(*OPEN_PADDING)) for node in flat.nodes if not _has_known_padding(node)]
-    if unknown:  # operators on integers would refuse it without a remedy
+    if unknown:  # operators on integers would refuse such padding without naming a remedy
         return onnx.GraphProto(), {}, unknown
     return _Graph(flat, inputs, options).written(*names)
 
@@ -158,7 +158,9 @@ class _Graph:
             self._writer.numbers[node.outputs[0]] = number
 
     def _same(self, node: Node) -> str | None:
-        """The input that a node returns unchanged: x of x - 0, or the case of a known selection; else None."""
+        """The input that a node returns unchanged: x for x - 0, or the case that a select with a known selector
+        chooses; else None.
+        """
         writer, word = self._writer, _primitive(node)
         which = writer.number(node.inputs[0]) if word == SELECT else None
         case = ""

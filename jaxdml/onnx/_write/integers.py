@@ -333,9 +333,8 @@ def mean(writer: Writer, node: Node) -> str:
         y = _pooled(writer, node, "GlobalAveragePool", images, of_y, channels_last=0)
         return reshaped(writer, y, [*shape[:2], 1, 1], result)
     if not isinstance(count, int) or count > EXACT_SUM:
-        raise CannotWrite(
-            f"its means have {count} elements, and means are exact for a known number up to {EXACT_SUM}", OTHER_FORM
-        )
+        text = f"its means are over {count} elements, but means are exact only over a known number up to {EXACT_SUM}"
+        raise CannotWrite(text, OTHER_FORM)
     total = reduced(writer, "ReduceSum", writer.to_floats(x, (np.float32(1), of_x[1])), axes)
     return _divided(writer, node, total, np.float32(count))
 

@@ -68,8 +68,8 @@ class Writer:
       shapes: maps values of the function to shapes and types; sizes may be symbolic.
       constants: maps values of the function to arrays, where they are known.
       grids: maps integers of the function to their scale and zero point.
-      numbers: maps values of the function whose sizes are symbolic to the number that all their elements equal.
-      steps: the 16-bit integers that tables read; the file stores them as floats, minus their zero point.
+      numbers: for values of the function with symbolic sizes, the number that all their elements equal.
+      steps: the 16-bit integers that tables read; the file has floats equal to integer - zero point in their place.
       dimensions: symbolic sizes as values of the file.
       nodes, initializers: the nodes and initializers of the file.
       types: maps values of the file to types that the package onnx does not infer.

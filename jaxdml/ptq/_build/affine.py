@@ -141,7 +141,7 @@ class Contraction:
             return (weight * factor).astype(np.float32), offset.astype(np.float32), scale
 
     def grid(self, scales: np.ndarray, factors: np.ndarray) -> np.ndarray | None:
-        """Each output channel's scale, from the weights' scales; None if a channel has several, or none above 0."""
+        """Each output channel's scale, from the weights' scales; None if a channel has several scales or only zeros."""
         rows = scales if self.operator is op.CONVOLUTION else np.moveaxis(scales, -1, 0)
         rows = rows.reshape(len(rows), -1)
         scale = rows.max(1, keepdims=True)

@@ -52,7 +52,7 @@ class _Axis(NamedTuple):
         return cls(firsts, places, gap, length, (-start, start + length - 1 + more), gap * more - added)
 
     def split(self, w: Array, axis: int) -> Array:
-        """The filters of the phases, stacked along a new first axis; `axis` of w is negative."""
+        """The filters of the phases, stacked along a new first axis; `axis`, an axis of w, counts from the end."""
         filters = []
         for first, place in zip(self.firsts, self.places, strict=True):
             taken = w[(..., slice(first, None, self.gap), *(slice(None),) * (-1 - axis))]

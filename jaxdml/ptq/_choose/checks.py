@@ -96,7 +96,7 @@ def _random_masks(builder: Builder) -> Iterator[Equation]:
 
 
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
-    """Yields the sum equations of means that look like batch statistics.
+    """Yields, for each mean that looks like a batch statistic, the equation of its sum.
 
     Such a mean is taken over the first axis, but not over all axes, and is subtracted from its own input.
     """

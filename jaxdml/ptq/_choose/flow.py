@@ -68,7 +68,9 @@ def is_on_own_grid(maker: Callable[[str], Node | None], name: str) -> bool:
 
 
 def wide_readers(graph: Graph) -> set[str]:
-    """The results of contractions that can read 16 bits: an input is not quantized to 8 bits by the function itself."""
+    """The results of contractions that can read 16 bits: those with an input that the function does not quantize to
+    8 bits itself.
+    """
     data, makers, found = set(graph.inputs), graph.producers(), set[str]()
     for node in graph.nodes:
         read = data.intersection(node.inputs)

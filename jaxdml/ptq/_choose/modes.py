@@ -1,4 +1,6 @@
-"""How contractions run: with calibrated ranges, ranges computed at each call or weights in blocks, or in floats."""
+"""How contractions run: with calibrated ranges, with ranges computed at each call, with weights in blocks, or in
+floats.
+"""
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -68,7 +70,7 @@ def modes_of(
       products: the mode of products.
       rules: rules that override modes.
       weights: the type of weights.
-      block_size: the block size of products with weights for which no rule sets another mode, or None.
+      block_size: the block size of products with weights, unless a rule sets another mode; None for no blocks.
       sums: "float": sums of two values have the mode FLOAT.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)

@@ -35,7 +35,7 @@ def exponent_for(x: Array) -> Array:
 
 def counted(x: Array, exponent: Array, bins: int) -> Array:
     """The number of elements of float32 x in each bin, float32 [2 * bins + 1]."""
-    # The result is at least 1, because the product may underflow to 0 for small x.
+    # The maximum with 1 keeps small x, for which the product may underflow to 0, out of the bin of zeros.
     steps = jnp.maximum(jnp.ceil(jnp.abs(x) * jnp.ldexp(np.float32(bins), -exponent)), np.float32(1))
     index = np.int32(bins) + (jnp.sign(x) * steps).astype(jnp.int32)
     mesh = jax.typeof(x).sharding.mesh

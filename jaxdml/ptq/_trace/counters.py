@@ -190,7 +190,7 @@ def _slices(
 
 
 def _slice(equation: _Equation, var: _Value, numbers: Mapping[Any, np.ndarray]) -> _Slices | None:
-    """Which slices of an array an equation of the body takes; None if it reads the array in another way."""
+    """The slices that an equation of the body takes from an array; None if it reads the array in another way."""
     if equation.primitive.name != "dynamic_slice":
         return None
     _, *indices = equation.inputs
