@@ -18,6 +18,12 @@ from jaxdml.ptq import PtqError, Rule, quantize_weights
 from jaxdml.ptq._grids.rounding import rounded
 
 RANDOM = np.random.default_rng(0)
+START = RANDOM.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+    RANDOM.bit_generator.state = START
 
 
 def correlated(*shape):
