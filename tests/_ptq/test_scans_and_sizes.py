@@ -1,5 +1,7 @@
 """Values that are computed from the sizes of inputs, outside of scans and in them."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -198,15 +200,60 @@ def test_another_number_of_layers_is_refused():
         model.apply(model.params, X[:, :4])
 
 
-def test_sizes_that_change_no_elements_are_accepted():
+FOLDED = {
+    "product of broadcast values": lambda p, x: jnp.full(x.shape, 2.0) * p["positions"][None, :1],
+    "iota along another axis": lambda p, x: 1 + lax.broadcasted_iota(jnp.float32, x.shape, 2),
+    "sum along another axis": lambda p, x: jnp.broadcast_to(p["positions"][:1], x.shape[1:]).sum(1)[None, :, None],
+    "transposed broadcast": lambda p, x: jnp.broadcast_to(p["positions"][0], x.shape[1:]).T[None].swapaxes(1, 2),
+    "matrix product": lambda p, x: (jnp.broadcast_to(p["positions"][:1], x.shape[1:]) @ p["q"][1])[None],
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", FOLDED)
+def test_sizes_that_change_no_elements_are_accepted(name):
     def f(p, x):
-        y = x @ p["w"][0] * (jnp.full(x.shape, 2.0) * p["positions"][None, :1])
-        return y @ p["q"][0] + jnp.broadcast_to(p["positions"][1], x.shape) * 2
+        return x @ p["w"][0] * FOLDED[name](p, x)
 
     model = quantize(f, P, [X], progress=False)
-    assert not any("positions" in name for name in model.params)  # folded into weights and biases
+    assert not any("positions" in name for name in model.params)  # folded into the weights
     for x in (X, X[:, :4], X[:1, :3]):
         assert decibels(f(P, x), model.apply(model.params, x)) > 30
+
+
+@pytest.mark.rare
+def test_files_of_the_format_before_hold_the_values_around_scans(tmp_path):
+    """Their bits stay. At other sizes, values that are constants of the body must be the same."""
+
+    def f(p, x):
+        rows = p["positions"][: 2 * (len(x) // 3 + 1)]
+        return lax.scan(lambda x, w: (jnp.tanh(x @ w) + rows[:1, None] + rows.mean() / 9, None), x, p["w"])[0]
+
+    model = quantize(f, P, [X], progress=False)
+    dml.ptq.save(tmp_path / "model.npz", model)
+    as_constants_of_body(tmp_path / "model.npz", np.asarray(P["positions"][:4])[None].repeat(2, 0))
+    old = dml.ptq.load(tmp_path / "model.npz", f, P)
+    for x in (X, X[:, :4]):
+        assert_same_bits(old.apply(old.params, x), model.apply(model.params, x))
+    assert decibels(f(P, X[:2]), model.apply(model.params, X[:2])) > 24
+    with pytest.raises(PtqError, match="the scan 'scan_1' has layers, weights or scales that depend on the sizes"):
+        old.apply(old.params, X[:2])
+
+
+def as_constants_of_body(path, stacked):
+    """Rewrites a file with one scan: the only value around the scan that its body reads becomes a stacked constant."""
+    with np.load(path) as arrays:
+        stored = dict(arrays)
+    text = json.loads(bytes(stored.pop("model.json"))) | {"format": "jaxdml.ptq 5"}
+    (node,) = (node for node in text["nodes"] if "body" in node[4])
+    body, inputs = node[4]["body"], node[2]
+    name, outer = body[1].pop(), inputs.pop(len(body[1]))
+    body[3].append(name)
+    inputs.append(f"scan_1/{name}")
+    text["nodes"] = [each for each in text["nodes"] if outer not in each[3]]
+    stored[str(len(text["constants"]))] = stacked
+    text["constants"].append([inputs[-1], "float32"])
+    np.savez(path, **stored | {"model.json": np.frombuffer(json.dumps(text).encode(), np.uint8)})
 
 
 def test_computed_and_captured_arrays_stay_weights():
