@@ -165,6 +165,10 @@ def by_number_of_ones(p, x):
     return x @ p["w"][0] / jnp.ones(x.shape[1]).sum()
 
 
+def by_product_of_ones(p, x):
+    return x @ p["w"][0] * (jnp.ones((1, x.shape[1])) @ jnp.ones((x.shape[1], 8)))[None]
+
+
 def by_sum_of_params(p, x):
     return x @ p["w"][0] + p["positions"][: x.shape[1]].sum(0)[None, None]
 
@@ -177,6 +181,7 @@ REFUSED = {
     by_layers_of_sizes: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
     by_numbers: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_number_of_ones: "the equation of 'div_1' has literals or arrays that depend on the sizes",
+    by_product_of_ones: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_sum_of_params: "the equation of 'add_1' has literals or arrays that depend on the sizes",
 }
 
@@ -261,8 +266,9 @@ def test_computed_and_captured_arrays_stay_weights():
 
     def layers(p, x):
         scale, identity = 1 / jnp.sqrt(8.0), jnp.eye(8)
-        return lax.scan(lambda x, w: (jnp.tanh(x @ (w * scale + identity) @ captured), None), x, p["w"])[0]
+        return lax.scan(lambda x, w: (jnp.tanh(x @ (w * scale + identity) @ captured @ p["q"][1]), None), x, p["w"])[0]
 
     model = quantize(layers, P, [X], progress=False)
-    assert sum("weight:quantized" in name for name in model.params) == 2
+    assert sum("weight:quantized" in name for name in model.params) == 3
+    assert not any(np.shape(value) == P["q"].shape for value in jax.tree.leaves(model.params))  # no floats
     assert decibels(layers(P, X), model.apply(model.params, X)) > 30
