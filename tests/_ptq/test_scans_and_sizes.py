@@ -157,6 +157,11 @@ def by_layers_of_sizes(p, x):
     return lax.scan(lambda x, each: (jnp.tanh(x @ each[0]) * each[1].sum(), None), x, (p["w"], scales))[0]
 
 
+def by_repeated_rows_of_layers(p, x):
+    rows = jnp.tile(p["positions"][:2, None], (1, x.shape[1], 1))
+    return lax.scan(lambda x, each: (jnp.tanh(x @ each[0]) + each[1].sum(0)[None, None], None), x, (p["w"], rows))[0]
+
+
 def by_numbers(p, x):
     return x @ p["w"][0] * jnp.arange(x.shape[1], dtype=jnp.float32).sum()
 
@@ -179,6 +184,7 @@ REFUSED = {
     by_folded_sum: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
     by_folded_sum_in_body: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_layers_of_sizes: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
+    by_repeated_rows_of_layers: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
     by_numbers: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_number_of_ones: "the equation of 'div_1' has literals or arrays that depend on the sizes",
     by_product_of_ones: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
@@ -236,7 +242,7 @@ def test_files_of_the_format_before_hold_the_values_around_scans(tmp_path):
 
     model = quantize(f, P, [X], progress=False)
     dml.ptq.save(tmp_path / "model.npz", model)
-    as_constants_of_body(tmp_path / "model.npz", np.asarray(P["positions"][:4])[None].repeat(2, 0))
+    as_constants_of_body(tmp_path / "model.npz", "params/positions", P["positions"][:4])
     old = dml.ptq.load(tmp_path / "model.npz", f, P)
     for x in (X, X[:, :4]):
         assert_same_bits(old.apply(old.params, x), model.apply(model.params, x))
@@ -245,19 +251,33 @@ def test_files_of_the_format_before_hold_the_values_around_scans(tmp_path):
         old.apply(old.params, X[:2])
 
 
-def as_constants_of_body(path, stacked):
-    """Rewrites a file with one scan: the only value around the scan that its body reads becomes a stacked constant."""
+@pytest.mark.rare
+def test_masks_in_files_of_the_format_before_have_the_size_of_the_input(tmp_path):
+    model = quantize(causal, P, [X], progress=False)
+    dml.ptq.save(tmp_path / "model.npz", model)
+    as_constants_of_body(tmp_path / "model.npz", "params/mask", jnp.tril(jnp.ones((6, 6), bool)))
+    old = dml.ptq.load(tmp_path / "model.npz", causal, P)
+    for x in (X, X[:, :4]):
+        assert_same_bits(old.apply(old.params, x), model.apply(model.params, x))
+
+
+def as_constants_of_body(path, name, value):
+    """Rewrites a file with one scan of two layers: the only value around the scan that its body reads, `value`, becomes
+    a stacked constant called `name`.
+    """
     with np.load(path) as arrays:
         stored = dict(arrays)
     text = json.loads(bytes(stored.pop("model.json"))) | {"format": "jaxdml.ptq 5"}
     (node,) = (node for node in text["nodes"] if "body" in node[4])
     body, inputs = node[4]["body"], node[2]
-    name, outer = body[1].pop(), inputs.pop(len(body[1]))
+    before, outer = body[1].pop(), inputs.pop(len(body[1]))
+    for each in body[0]:
+        each[2] = [name if read == before else read for read in each[2]]
     body[3].append(name)
     inputs.append(f"scan_1/{name}")
     text["nodes"] = [each for each in text["nodes"] if outer not in each[3]]
-    stored[str(len(text["constants"]))] = stacked
-    text["constants"].append([inputs[-1], "float32"])
+    stored[str(len(text["constants"]))] = np.stack([value, value])
+    text["constants"].append([inputs[-1], str(value.dtype)])
     np.savez(path, **stored | {"model.json": np.frombuffer(json.dumps(text).encode(), np.uint8)})
 
 

@@ -1,5 +1,6 @@
 """A unit is the function, or the body of a scan. It is planned, calibrated and quantized as a whole."""
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from jaxdml.ptq._choose.modes import Mode, Modes, is_contraction
 from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._grids.observers import Observer, Statistics, observer_of
-from jaxdml.ptq._trace.correspondence import named_like
+from jaxdml.ptq._trace.correspondence import Texts, named_like, texts_of
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
 from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
 from jaxdml.ptq._trace.signature import primitives_in
@@ -56,6 +57,11 @@ class Unit:
     def program(self) -> Program:
         """The program."""
         return self.builder.program
+
+    @functools.cached_property
+    def texts(self) -> Texts:
+        """The texts that identify the program's values."""
+        return texts_of(self.program)
 
     def each(self) -> Iterator[tuple[str, "Unit"]]:
         """Yields ("", unit) for the function, and (first result of the scan, unit) for each body."""

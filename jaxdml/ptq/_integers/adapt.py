@@ -15,13 +15,9 @@ from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
 from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
-from jaxdml.ptq._trace.correspondence import SPREADING, texts_of
 from jaxdml.ptq._trace.equations import Program
-from jaxdml.ptq._trace.fixed import FixedValues
 from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value
-
-PARTS = frozenset(("dynamic_slice", "gather", "slice"))  # primitives that read parts of an array
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +137,8 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
     for name, source in after.items():
         if before.get(name) != source:
             raise _Differs(f"{other.described(Value(name))} is computed from different values than in calibration")
-    texts, now_texts = texts_of(unit.program), texts_of(other.program)
     for name in _held(other):
-        if texts.operations.get(name) != now_texts.operations[name]:
+        if unit.texts.operations.get(name) != other.texts.operations[name]:
             text = (
                 "has literals or arrays that depend on the sizes of the inputs, "
                 "and the model's integers were computed from the literals and arrays of the calibration"
@@ -166,25 +161,16 @@ def _check_scan(unit: Unit, other: Unit, scan: str, constants: Mapping[str, Any]
 
 
 def _integers_of(unit: Unit, scan: str, constants: Mapping[str, Any]) -> Set[tuple[str, Any]]:
-    """Texts and shapes of the values around a scan that go into the layers, weights, scales and constants of its body.
-
-    The shapes of values that are only broadcast or reshaped, and of which the body only reads parts, do not count.
-    """
-    body, fixed, contents = unit.bodies[scan], FixedValues(unit.program), texts_of(unit.program).contents
-    equation = fixed.maker(scan)
+    """Texts and shapes of the values around a scan that go into layers, weights, scales and constants of its body."""
+    body, equation = unit.bodies[scan], unit.builder.fixed.maker(scan)
     assert body.loop is not None
     assert equation is not None
     makers, held = {name: each for each in body.program.equations for name in each.outputs}, set(constants)
     for output in _held(body):
         held.update(leaf for name in makers[output].inputs for leaf in body.builder.fixed.leaves(name))
-    inner, found = equation.params["jaxpr"].jaxpr, set[tuple[str, Any]]()
-    for place in (*body.loop.layers, *(place for name, place in body.loop.shared.items() if name in held)):
-        name = equation.inputs[place]
-        readers = [each.primitive.name for each in inner.eqns if inner.invars[place] in each.invars]
-        while PARTS.issuperset(readers) and (maker := fixed.maker(name)) and maker.name in SPREADING:
-            name = maker.inputs[0]
-        found.add((contents[name], unit.program.avals[name].shape))
-    return found
+    places = (*body.loop.layers, *(place for name, place in body.loop.shared.items() if name in held))
+    names = {equation.inputs[place] for place in places}
+    return {(unit.texts.contents[name], unit.program.avals[name].shape) for name in names}
 
 
 def _held(unit: Unit) -> Iterator[str]:
