@@ -1,10 +1,11 @@
 // The seal of packed weights, by which handlers detect weights that were changed after packing.
 //
 // Packed weights are a leaf of a pytree, and users map functions (the mean of two models, a mask, a cast) over the
-// leaves of pytrees. The results are no longer packed weights. A seal has - the mark of the kernels' layout, - all 256
-// byte values, so that any bytewise function other than the identity changes the seal, - a fingerprint of the weights,
-// which detects masks and functions of several models' bytes. The fingerprint samples 2 KiB of large weights, so that a
-// check is cheap.
+// leaves of pytrees. The results are no longer packed weights. A seal has
+//   - the mark of the kernels' layout,
+//   - all 256 byte values, so that any bytewise function other than the identity changes the seal,
+//   - a fingerprint of the weights, which detects masks and functions of several models' bytes. The fingerprint samples
+//     2 KiB of large weights, so that a check is cheap.
 #pragma once
 
 #include <cstdint>
