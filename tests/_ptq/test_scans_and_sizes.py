@@ -162,6 +162,17 @@ def by_repeated_rows_of_layers(p, x):
     return lax.scan(lambda x, each: (jnp.tanh(x @ each[0]) + each[1].sum(0)[None, None], None), x, (p["w"], rows))[0]
 
 
+def by_swapped_shared_weights(p, x):
+    a, b = p["q"] if x.shape[1] > 4 else p["q"][::-1]
+    return lax.scan(lambda x, w: (jnp.tanh(jnp.tanh(x @ w @ a) @ b), None), x, p["w"])[0]
+
+
+def by_permuted_weights(p, x):
+    length = x.shape[1]
+    w = p["q"][0].reshape(-1)[:48].reshape(length, 12 // length, 4).transpose(1, 0, 2).reshape(6, 8)
+    return x @ w.T
+
+
 def by_numbers(p, x):
     return x @ p["w"][0] * jnp.arange(x.shape[1], dtype=jnp.float32).sum()
 
@@ -185,6 +196,8 @@ REFUSED = {
     by_folded_sum_in_body: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_layers_of_sizes: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
     by_repeated_rows_of_layers: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
+    by_swapped_shared_weights: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
+    by_permuted_weights: "the equation of 'dot_general_1' has literals or arrays that depend on the sizes",
     by_numbers: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_number_of_ones: "the equation of 'div_1' has literals or arrays that depend on the sizes",
     by_product_of_ones: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
@@ -200,6 +213,8 @@ def test_integers_computed_from_sizes_are_refused(f):
     assert decibels(f(P, X[:1]), model.apply(model.params, X[:1])) > 30
     with pytest.raises(PtqError, match=REFUSED[f]):
         model.apply(model.params, X[:, :4])
+    with pytest.raises(PtqError, match=f"batch 1: .*{REFUSED[f]}"):
+        quantize(f, P, [X, X[:, :4]], progress=False)
 
 
 def test_another_number_of_layers_is_refused():

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -160,17 +160,19 @@ def _check_scan(unit: Unit, other: Unit, scan: str, constants: Mapping[str, Any]
         )
 
 
-def _integers_of(unit: Unit, scan: str, constants: Mapping[str, Any]) -> Set[tuple[str, Any]]:
-    """Texts and shapes of the values around a scan that go into layers, weights, scales and constants of its body."""
+def _integers_of(unit: Unit, scan: str, constants: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Maps params of a scan's body that go into layers, weights, scales or constants to the text and shape of the value
+    around the scan.
+    """
     body, equation = unit.bodies[scan], unit.builder.fixed.maker(scan)
     assert body.loop is not None
     assert equation is not None
     makers, held = {name: each for each in body.program.equations for name in each.outputs}, set(constants)
     for output in _held(body):
         held.update(leaf for name in makers[output].inputs for leaf in body.builder.fixed.leaves(name))
-    places = (*body.loop.layers, *(place for name, place in body.loop.shared.items() if name in held))
-    names = {equation.inputs[place] for place in places}
-    return {(unit.texts.contents[name], unit.program.avals[name].shape) for name in names}
+    places = zip(body.program.params, body.loop.fixed_places, strict=True)
+    around = {name: equation.inputs[place] for name, place in places if name in held or place in body.loop.layers}
+    return {name: (unit.texts.contents[value], unit.program.avals[value].shape) for name, value in around.items()}
 
 
 def _held(unit: Unit) -> Iterator[str]:

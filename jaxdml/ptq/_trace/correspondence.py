@@ -6,9 +6,9 @@ computed. Literals, axes and movers (primitives that only move elements) do not 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,8 +82,8 @@ class Texts(NamedTuple):
 
     Attributes:
       operations: maps each computed value to texts of its equation and of the equation's fixed inputs.
-      contents: maps each fixed value to a text, which sizes change if they change the elements; a broadcast or reshape
-        of a value has the text of that value.
+      contents: maps each fixed value to a text, which sizes change if they change the elements. A broadcast or reshape
+        of a value has the text of that value if the axes along which elements differ keep their sizes.
     """
 
     operations: Mapping[str, tuple[str, ...]]
@@ -92,7 +92,7 @@ class Texts(NamedTuple):
 
 def texts_of(program: Program) -> Texts:
     """The texts of a program."""
-    contents = {name: name for name in program.params}
+    fixed, contents = FixedValues(program), {name: name for name in program.params}
     contents |= {name: digest(repr(_bits(value)).encode()) for name, value in program.constants.items()}
     found = dict[str, tuple[str, ...]]()
     for equation in program.equations:
@@ -102,25 +102,30 @@ def texts_of(program: Program) -> Texts:
         texts = (equation.name, params, *(contents[name] for name in equation.inputs if name in contents))
         found |= dict.fromkeys(equation.outputs, texts)
         if is_fixed:
-            is_spread = equation.name in SPREADING
-            text = "\n".join((*texts, *_sizes(equation, program)))
-            content = contents[equation.inputs[0]] if is_spread else digest(text.encode())
+            sizes = _sizes(equation, program, fixed)
+            is_spread = equation.name in SPREADING and sizes == _varying_sizes(equation.inputs[0], program, fixed)
+            content = contents[equation.inputs[0]] if is_spread else digest("\n".join((*texts, str(sizes))).encode())
             contents |= dict.fromkeys(equation.outputs, content)
     return Texts(found, contents)
 
 
-def _sizes(equation: Equation, program: Program) -> Iterator[str]:
-    """Yields the sizes, as text, on which the elements of a fixed value depend in addition to the equation's inputs."""
+def _sizes(equation: Equation, program: Program, fixed: FixedValues) -> list[Any]:
+    """The sizes on which the elements of a fixed value depend in addition to the equation's inputs."""
     shapes = [program.avals[name].shape for name in (*equation.inputs, *equation.outputs)]
-    if equation.name == "iota":
-        yield str(shapes[0][equation.params["dimension"]])
-    elif equation.name == "dot_general":
+    if equation.name == "iota" or equation.name in SPREADING:
+        return _varying_sizes(equation.outputs[0], program, fixed)
+    if equation.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
-        yield str([shapes[0][axis] for axis in contracted])
-    elif equation.name.startswith("reduce_") and "axes" in equation.params:
-        yield str([shapes[0][axis] for axis in equation.params["axes"]])
-    elif equation.name not in (*ELEMENT_WISE, "transpose"):
-        yield str(shapes)
+        return [shapes[0][axis] for axis in contracted]
+    if equation.name.startswith("reduce_") and "axes" in equation.params:
+        return [shapes[0][axis] for axis in equation.params["axes"]]
+    return [] if equation.name in (*ELEMENT_WISE, "transpose") else shapes
+
+
+def _varying_sizes(name: str, program: Program, fixed: FixedValues) -> list[Any]:
+    """The sizes, other than 1, of a fixed value along the axes along which its elements may differ."""
+    shape = program.avals[name].shape
+    return [shape[axis] for axis in sorted(fixed.varying(name)) if shape[axis] != 1]
 
 
 def _bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
