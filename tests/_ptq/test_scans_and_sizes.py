@@ -163,7 +163,8 @@ def by_repeated_rows_of_layers(p, x):
 
 
 def by_swapped_shared_weights(p, x):
-    a, b = p["q"] if x.shape[1] > 4 else p["q"][::-1]
+    q, r = p["q"][0], p["q"][1]
+    a, b = (q, r) if x.shape[1] > 4 else (r, q)
     return lax.scan(lambda x, w: (jnp.tanh(jnp.tanh(x @ w @ a) @ b), None), x, p["w"])[0]
 
 

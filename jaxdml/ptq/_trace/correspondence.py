@@ -123,9 +123,8 @@ def _sizes(equation: Equation, program: Program, fixed: FixedValues) -> list[Any
 
 
 def _varying_sizes(name: str, program: Program, fixed: FixedValues) -> list[Any]:
-    """The sizes, other than 1, of a fixed value along the axes along which its elements may differ."""
-    shape = program.avals[name].shape
-    return [shape[axis] for axis in sorted(fixed.varying(name)) if shape[axis] != 1]
+    """The sizes of a fixed value along the axes along which its elements may differ."""
+    return [program.avals[name].shape[axis] for axis in sorted(fixed.varying(name))]
 
 
 def _bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
