@@ -23,11 +23,14 @@ P = {
 X = RNG.standard_normal((3, 6, 8)).astype(np.float32)
 
 
-def attend(p, x, mask):
+CAPTURED, ROW = np.asarray(P["q"][0]), np.asarray(P["positions"][None, :1])
+
+
+def attend(p, x, mask, last=lambda x: x):
     def layer(x, weights):
         w, q = weights
         scores = mask(jnp.einsum("btd,bsd->bts", x @ q, x @ w))
-        return x + jax.nn.softmax(scores, -1) @ x, None
+        return x + last(jax.nn.softmax(scores, -1) @ x), None
 
     return lax.scan(layer, x, (p["w"], p["q"]))[0]
 
@@ -90,9 +93,39 @@ def over_steps(p, x):
     return lax.scan(step, jnp.zeros_like(x[:, 0]), (x.swapaxes(0, 1), jnp.arange(x.shape[1])))[1]
 
 
+def by_two_masks_of_long_inputs(p, x):
+    seen = np.tril(np.ones((x.shape[1],) * 2, bool))
+    near, far = np.triu(seen, -4), jnp.triu(jnp.ones((x.shape[1],) * 2, bool), -9)
+    both = (lambda: jnp.logical_and(near, seen) & far) if x.shape[1] > 4 else (lambda: seen)
+    return attend(p, x, lambda scores: jnp.where(both(), scores, -1e9), lambda x: jnp.sin(x * ROW) @ CAPTURED)
+
+
+def by_length(p, x):
+    length = jnp.float32(x.shape[1])
+    return attend(p, x, lambda scores: scores + length)
+
+
+def by_key(p, x):
+    key = jax.random.key(3)
+
+    def layer(x, w):
+        return jnp.tanh(x @ w) + jax.random.normal(key, x.shape[1:])[None] / 9, None
+
+    return lax.scan(layer, x, p["w"])[0]
+
+
+def by_keys_of_layers(p, x):
+    def layer(x, each):
+        w, key = each
+        return jnp.tanh(x @ w) + jax.random.normal(key, x.shape[1:])[None] / 9, None
+
+    return lax.scan(layer, x, (p["w"], jax.random.split(jax.random.key(3), 2)))[0]
+
+
 WORKING = [
     causal, causal_in_body, causal_by_numpy, by_relative_positions, by_angles, by_sum, by_rows,
-    by_sum_of_broadcast_rows, over_steps,
+    by_sum_of_broadcast_rows, over_steps, by_two_masks_of_long_inputs, by_length, by_key,
+    by_keys_of_layers,
 ]  # fmt: skip
 
 
@@ -113,7 +146,7 @@ def test_a_mask_around_a_scan_has_the_bits_of_one_in_its_body():
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("f", [causal, by_relative_positions, by_rows, over_steps])
+@pytest.mark.parametrize("f", [causal, by_relative_positions, by_rows, over_steps, by_length])
 def test_files_and_exports_of_such_scans(f, tmp_path):
     model = quantize(f, P, [X], progress=False)
     dml.ptq.save(tmp_path / "model.npz", model)
@@ -168,6 +201,19 @@ def by_swapped_shared_weights(p, x):
     return lax.scan(lambda x, w: (jnp.tanh(jnp.tanh(x @ w @ a) @ b), None), x, p["w"])[0]
 
 
+def by_rows_of_long_inputs(p, x):
+    rows = p["positions"][None, : x.shape[1]]
+    more = (lambda x: x + rows) if x.shape[1] > 4 else (lambda x: x)
+    return lax.scan(lambda x, w: (jnp.tanh(jnp.sin(more(x)) @ w), None), x, p["w"])[0]
+
+
+def by_layers_of_short_inputs(p, x):
+    def layers(x, w):
+        return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
+
+    return layers(layers(x, p["w"]), p["q"]) if x.shape[1] <= 4 else layers(x, p["w"])
+
+
 def by_permuted_weights(p, x):
     length = x.shape[1]
     w = p["q"][0].reshape(-1)[:48].reshape(length, 12 // length, 4).transpose(1, 0, 2).reshape(6, 8)
@@ -197,7 +243,9 @@ REFUSED = {
     by_folded_sum_in_body: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_layers_of_sizes: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
     by_repeated_rows_of_layers: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
-    by_swapped_shared_weights: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
+    by_swapped_shared_weights: "it has the new layer 'q'",
+    by_rows_of_long_inputs: "it lacks the scan 'scan_1', or this scan reads other values than in calibration",
+    by_layers_of_short_inputs: "it has a new scan with convolutions or matrix products",
     by_permuted_weights: "the equation of 'dot_general_1' has literals or arrays that depend on the sizes",
     by_numbers: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_number_of_ones: "the equation of 'div_1' has literals or arrays that depend on the sizes",

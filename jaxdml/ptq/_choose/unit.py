@@ -1,6 +1,5 @@
 """A unit is the function, or the body of a scan. It is planned, calibrated and quantized as a whole."""
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from jaxdml.ptq._choose.modes import Mode, Modes, is_contraction
 from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._grids.observers import Observer, Statistics, observer_of
-from jaxdml.ptq._trace.correspondence import Texts, named_like, texts_of
+from jaxdml.ptq._trace.correspondence import Known, Texts, corresponding, named_like, texts_of
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
 from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
 from jaxdml.ptq._trace.signature import primitives_in
@@ -42,6 +41,8 @@ class Unit:
       graph: the float graph; in a body its constants are stacked over layers.
       modes: maps the result of each contraction, and of each sum in floats, to its mode.
       plan: which values are quantized.
+      texts: texts that identify the program's values.
+      params: maps each param of the program to what identifies it in other traces.
       loop: the scan, if the unit is the body of a scan; else None.
       bodies: maps the first result of each scan with contractions to the unit of its body.
     """
@@ -50,6 +51,8 @@ class Unit:
     graph: Graph
     modes: dict[str, Mode]
     plan: Plan
+    texts: Texts
+    params: Mapping[str, Known]
     loop: Loop | None = None
     bodies: dict[str, "Unit"] = field(default_factory=dict)
 
@@ -57,11 +60,6 @@ class Unit:
     def program(self) -> Program:
         """The program."""
         return self.builder.program
-
-    @functools.cached_property
-    def texts(self) -> Texts:
-        """The texts that identify the program's values."""
-        return texts_of(self.program)
 
     def each(self) -> Iterator[tuple[str, "Unit"]]:
         """Yields ("", unit) for the function, and (first result of the scan, unit) for each body."""
@@ -71,6 +69,13 @@ class Unit:
     def layers(self) -> list[Node]:
         """All contractions."""
         return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
+
+    def scans_with_products(self) -> Iterator[str]:
+        """Yields the first result of each scan with contractions, also of those that run in floats."""
+        for node in self.graph.nodes:
+            is_float = node.operator.name == SCAN and not set(CONTRACTION_PRIMITIVES).isdisjoint(node.source)
+            if node.outputs[0] in self.bodies or is_float:
+                yield node.outputs[0]
 
     def with_weights(self) -> set[str]:
         """The names of the contractions that multiply by known weights."""
@@ -127,11 +132,10 @@ class Unit:
         return replace(self, graph=self.graph.replace(constants={**constants, **own}))
 
     def _with_layers(self, node: Node, leaves: Sequence[Any]) -> "Unit":
-        body, equation = self.bodies[node.outputs[0]], self.program.equations[node.options["equation"]]
+        body = self.bodies[node.outputs[0]]
         loop = body.loop
         assert loop is not None
-        names = [equation.inputs[place] for place in loop.fixed_places]
-        values = jax.device_get(self.builder.values(names, leaves))
+        values = jax.device_get(self.builder.values(_around(self.builder, node, loop), leaves))
         layers = [body.with_constants(loop.of_layer(i, values)).graph for i in range(loop.copies)]
         layers = [
             graph.replace(constants={name: x for name, x in graph.constants.items() if name not in loop.shared})
@@ -184,8 +188,8 @@ def of_body(statistics: Statistics, loop: Loop | None) -> Any:
 
 
 def unit_of(
-    program: Program, choose: Callable[[Graph, str], Modes], *, like: Unit | None = None, scan: str = "",
-    loop: Loop | None = None,
+    program: Program, choose: Callable[[Graph, str], Modes], *, like: Unit | None = None,
+    params: Mapping[str, Known] | None = None, scan: str = "", loop: Loop | None = None,
 ) -> Unit:  # fmt: skip
     """Builds and plans a program, and the bodies of its scans.
 
@@ -193,11 +197,16 @@ def unit_of(
       program: the program.
       choose: returns the modes and reasons of a float graph, given the graph and `scan`.
       like: the unit of another trace of the function; the new unit uses its names, and folds the same equations.
+      params: the params; None if the program is the function.
       scan: the name of the first result of the scan whose body is the program; "" if the program is the function.
       loop: the analysis of this scan; None if the program is the function.
     """
-    program = program if like is None else named_like(program, like.program)
-    builder = build(program, None if like is None else like.builder.folded)
+    params = {name: Known((name,)) for name in program.params} if params is None else params
+    if like is not None:
+        program = named_like(program, like.program, corresponding(params, like.params))
+        params = dict(zip(program.params, params.values(), strict=True))
+        loop = None if loop is None else replace(loop, program=program)
+    builder, texts = build(program, None if like is None else like.builder.folded), texts_of(program)
     graph = builder.graph()
     modes, reasons = choose(graph, scan)
     bodies = {}
@@ -214,7 +223,12 @@ def unit_of(
             continue
         inner = _loop_of(builder, node)
         old = None if like is None else like.bodies.get(name)
-        body = unit_of(inner.program, choose, like=old, scan=name, loop=inner)
+        around = zip(inner.program.params.items(), _around(builder, node, inner), strict=True)
+        known = {
+            each: Known((each in inner.shared, path), texts.contents[value], program.avals[value].shape)
+            for (each, path), value in around
+        }
+        body = unit_of(inner.program, choose, like=old, params=known, scan=name, loop=inner)
         if any(mode != "float" for mode in body.modes.values()):
             bodies[name] = body
         else:
@@ -222,7 +236,7 @@ def unit_of(
     graph = graph.replace(nodes=tuple(_with_products(node, program, reasons) for node in graph.nodes))
     floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
     plan = plan_of(Flow(graph, builder.number), modes, reasons, floats, floats if loop is None else ())
-    return Unit(builder, graph, modes, plan, loop, bodies)
+    return Unit(builder, graph, modes, plan, texts, params, loop, bodies)
 
 
 def _with_products(node: Node, program: Program, reasons: Mapping[str, str]) -> Node:
@@ -236,16 +250,26 @@ def _with_products(node: Node, program: Program, reasons: Mapping[str, str]) -> 
 
 
 def _loop_of(builder: Builder, node: Node) -> Loop:
-    equation = builder.program.equations[node.options["equation"]]
+    equation, avals = builder.program.equations[node.options["equation"]], builder.program.avals
+
+    def is_data(name: str) -> bool:  # a random key cannot be an array among the constants of a body
+        return builder.is_data(name) or jnp.issubdtype(avals[name].dtype, jax.dtypes.prng_key)
+
     return loop_of(
-        equation, builder.program.avals, lambda place: builder.is_data(equation.inputs[place]),
+        equation, avals, lambda place: is_data(equation.inputs[place]),
         lambda place: _path(builder, equation.inputs[place]),
     )  # fmt: skip
 
 
-def _path(builder: Builder, name: str) -> tuple[str, ...]:
-    """The path of the parameter from which a fixed value is computed, or a word that other traces share."""
+def _around(builder: Builder, node: Node, loop: Loop) -> list[str]:
+    """The values of which the params of a scan's body are steps or copies, in order."""
+    equation = builder.program.equations[node.options["equation"]]
+    return [equation.inputs[place] for place in loop.fixed_places]
+
+
+def _path(builder: Builder, name: str) -> tuple[str, ...] | str:
+    """The path of the parameter from which a fixed value is computed, or a word if it is not computed from any."""
     leaves = builder.fixed.leaves(name)
     if leaves:
         return builder.program.params[leaves[0]]
-    return ("captured" if name in builder.program.constants else "computed",)
+    return "captured" if name in builder.program.constants else "computed"

@@ -81,8 +81,9 @@ def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Progr
                 raise _Differs(f"input {number} is {now}, but was {was}")
         modes = {scan: each.modes for scan, each in unit.each()}
         other = unit_of(program, functools.partial(modes_as, modes), like=unit).with_shared(constants)
+        _check_scans(unit, other)
         for scan, each in other.each():
-            _check(dict(unit.each()).get(scan), each, constants.get(scan, {}))
+            _check(unit.bodies.get(scan, unit), each, constants.get(scan, {}))
         for scan in other.bodies:
             _check_scan(unit, other, scan, constants.get(scan, {}))
         return other
@@ -109,10 +110,17 @@ def _inputs(program: Program) -> list[str]:
     return [f"{aval.dtype} of {aval.ndim} dimensions" for aval in avals]
 
 
-def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None:
+def _check_scans(unit: Unit, other: Unit) -> None:
+    """Checks that two traces have the same scans with contractions."""
+    was, now = (list(each.scans_with_products()) for each in (unit, other))
+    for name in (each for each in was if each not in now):
+        raise _Differs(f"it lacks the scan {name!r}, or this scan reads other values than in calibration")
+    if len(now) > len(was):
+        raise _Differs("it has a new scan with convolutions or matrix products")
+
+
+def _check(unit: Unit, other: Unit, constants: Mapping[str, Any]) -> None:
     """Checks that two units differ only in sizes."""
-    if unit is None:
-        raise _Differs("it has a new scan that can be quantized")
     was, now = ({each.output: each for each in both.builder.contractions} for both in (unit, other))
     for output in [*(name for name in now if name not in was), *(name for name in was if name not in now)]:
         found, where = (now[output], "has the new") if output in now else (was[output], "lacks the")
@@ -148,31 +156,28 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
 
 def _check_scan(unit: Unit, other: Unit, scan: str, constants: Mapping[str, Any]) -> None:
     """Checks the values around a scan that go into the layers, weights and scales of its body."""
-    before, after = (both.bodies[scan].loop for both in (unit, other))
-    assert before is not None
-    assert after is not None
-    if after.layers and after.length != before.length:
-        raise _Differs(f"the scan {scan!r} has {after.length} layers, but had {before.length}")
-    if _integers_of(unit, scan, constants) != _integers_of(other, scan, constants):
+    was, now = (both.bodies[scan] for both in (unit, other))
+    assert was.loop is not None
+    assert now.loop is not None
+    if now.loop.layers and now.loop.length != was.loop.length:
+        raise _Differs(f"the scan {scan!r} has {now.loop.length} layers, but had {was.loop.length}")
+    if _integers_of(was, constants) != _integers_of(now, constants):
         raise _Differs(
             f"the scan {scan!r} has layers, weights or scales that depend on the sizes of the inputs, "
             "and the model's integers were computed from those of the calibration"
         )
 
 
-def _integers_of(unit: Unit, scan: str, constants: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+def _integers_of(body: Unit, constants: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     """Maps params of a scan's body that go into layers, weights, scales or constants to the text and shape of the value
     around the scan.
     """
-    body, equation = unit.bodies[scan], unit.builder.fixed.maker(scan)
     assert body.loop is not None
-    assert equation is not None
     makers, held = {name: each for each in body.program.equations for name in each.outputs}, set(constants)
     for output in _held(body):
         held.update(leaf for name in makers[output].inputs for leaf in body.builder.fixed.leaves(name))
-    places = zip(body.program.params, body.loop.fixed_places, strict=True)
-    around = {name: equation.inputs[place] for name, place in places if name in held or place in body.loop.layers}
-    return {name: (unit.texts.contents[value], unit.program.avals[value].shape) for name, value in around.items()}
+    of_layers = set(body.params).difference(body.loop.shared)
+    return {name: (known.text, known.shape) for name, known in body.params.items() if name in held | of_layers}
 
 
 def _held(unit: Unit) -> Iterator[str]:

@@ -6,7 +6,7 @@ computed. Literals, axes and movers (primitives that only move elements) do not 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Equation, Program
 from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, FixedValues
-from jaxdml.ptq._trace.signature import digest
+from jaxdml.ptq._trace.signature import digest, holds_code
 
 MOVERS = IDENTITIES | {
     "broadcast_in_dim", "convert_element_type", "dynamic_slice", "expand_dims", "gather", "pad", "reshape", "rev",
@@ -30,24 +30,52 @@ OWN_RANGES = ("convert_element_type", "pad", "tile")
 SPREADING = ("broadcast_in_dim", "expand_dims", "reshape", "squeeze", "tile")
 
 
-def named_like(program: Program, like: Program) -> Program:
+def named_like(program: Program, like: Program, params: Mapping[str, str]) -> Program:
     """The program, with values renamed like the corresponding values of `like`, another trace of the same function.
 
-    Constants are renamed like equal constants of `like`. The remaining values get names that `like` does not use.
+    Inputs are renamed in order from the last, because the values that the steps of a scan share come first, and their
+    number may differ. Constants are renamed like equal constants of `like`. The remaining values get names that `like`
+    does not use.
+
+    Args:
+      program: the program.
+      like: the program of the other trace.
+      params: maps params of the program to the corresponding params of `like`.
     """
+    program = _renamed(program, like, {**params, **dict(zip(program.inputs[::-1], like.inputs[::-1], strict=False))})
     theirs = {identity: name for name, identity in _identities(like).items()}
     names = {name: theirs[identity] for name, identity in _identities(program).items() if identity in theirs}
     equal = {_bits(value): name for name, value in like.constants.items()}
     names |= {name: equal[bits] for name, value in program.constants.items() if (bits := _bits(value)) in equal}
-    names |= {name: name for name in (*program.params, *program.inputs)}
-    taken = {*like.avals, *names.values()}
-    for name in program.avals:
-        if name not in names:
-            names[name] = name
-            while names[name] in taken:
-                names[name] += "'"
-            taken.add(names[name])
-    return _renamed(program, names)
+    return _renamed(program, like, names | {name: name for name in (*program.params, *program.inputs)})
+
+
+class Known(NamedTuple):
+    """What identifies a param in other traces.
+
+    Attributes:
+      kind: its path; for a param of a body, also whether all steps share it.
+      text: the text of its value, as in `Texts.contents`.
+      shape: the shape of its value.
+    """
+
+    kind: tuple[Any, ...]
+    text: str = ""
+    shape: tuple[Any, ...] = ()
+
+
+def corresponding(params: Mapping[str, Known], like: Mapping[str, Known]) -> dict[str, str]:
+    """Maps params of a trace to those of another: to one of the same kind and text, else to the next of its kind."""
+    names = dict[str, str]()
+    for count in (2, 1):
+        left: dict[Any, list[str]] = {}
+        for name, known in like.items():
+            if name not in names.values():
+                left.setdefault(known[:count], []).append(name)
+        for name, known in params.items():
+            if name not in names and left.get(known[:count]):
+                names[name] = left[known[:count]].pop(0)
+    return names
 
 
 def _identities(program: Program) -> dict[str, str]:
@@ -66,13 +94,20 @@ def _identities(program: Program) -> dict[str, str]:
             identities |= dict.fromkeys(equation.outputs, identities[data[0]])
             if equation.name not in OWN_RANGES and not equation.fills:
                 continue
-        read = (identities.get(name) or " ".join(fixed.leaves(name)) for name in equation.inputs)
+        read = [identities.get(name) or _params_of(program, fixed, name) for name in equation.inputs]
+        if any(map(holds_code, equation.params.values())):  # how many masks a scan reads may depend on sizes
+            read = list(filter(None, read))
         alike = digest("\n".join((equation.name, *read)).encode())
         counts[alike] += 1
         for place, name in enumerate(equation.outputs):
             found[name] = f"{alike} {counts[alike]} {place}"
             identities.setdefault(name, found[name])
     return found
+
+
+def _params_of(program: Program, fixed: FixedValues, name: str) -> str:
+    """The params from which a fixed value is computed. Other values around a scan may be literals for other sizes."""
+    return " ".join(leaf for leaf in fixed.leaves(name) if leaf not in program.without_param)
 
 
 class Texts(NamedTuple):
@@ -132,15 +167,28 @@ def _bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
     return str(array.dtype), array.shape, array.tobytes()
 
 
-def _renamed(program: Program, names: Mapping[str, str]) -> Program:
-    def all_of(values: tuple[str, ...]) -> tuple[str, ...]:
+def _renamed(program: Program, like: Program, given: Mapping[str, str]) -> Program:
+    """The program with the values in `given` renamed. The remaining values get names that `like` does not use."""
+    names = dict(given)
+    taken = {*like.avals, *names.values()}
+    for name in program.avals:
+        if name not in names:
+            names[name] = name
+            while names[name] in taken:
+                names[name] += "'"
+            taken.add(names[name])
+
+    def all_of(values: Sequence[str]) -> tuple[str, ...]:
         return tuple(names[name] for name in values)
 
     equations = (replace(each, inputs=all_of(each.inputs), outputs=all_of(each.outputs)) for each in program.equations)
     return replace(
         program,
         equations=tuple(equations),
+        params={names[name]: path for name, path in program.params.items()},
+        inputs=all_of(program.inputs),
         outputs=all_of(program.outputs),
         constants={names[name]: value for name, value in program.constants.items()},
         avals={names[name]: aval for name, aval in program.avals.items()},
+        without_param=frozenset(names[name] for name in program.without_param),
     )

@@ -83,12 +83,14 @@ class Program:
 
     Attributes:
       equations: the equations, in order of execution.
-      params: maps the name of each leaf of the parameters to its path in the pytree, the outermost key first.
+      params: maps the name of each leaf of the parameters to its path in the pytree, the outermost key first. In the
+        body of a scan, these are the inputs that do not depend on data.
       inputs: names of the leaves of the inputs, in order.
       outputs: names of the leaves of the outputs, in order.
       structure: the pytree structure of the outputs.
       constants: maps names to literals and captured arrays.
       avals: maps the name of each value to its shape and type.
+      without_param: names of the `params` of a body that are not computed from parameters, such as a mask.
     """
 
     equations: tuple[Equation, ...]
@@ -98,6 +100,7 @@ class Program:
     structure: Any
     constants: Mapping[str, Any]
     avals: Mapping[str, Any]
+    without_param: frozenset[str] = frozenset()
 
     def output_names(self) -> tuple[str, ...]:
         """The leaves of the outputs in words: ``output`` for an array, ``output['logits']`` for an item of a dict."""
@@ -164,23 +167,26 @@ def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) 
     )
 
 
-def program_of_jaxpr(jaxpr: Any, params: Mapping[int, tuple[str, ...]], scope: str) -> Program:
-    """The equations of a jaxpr.
+def program_of_jaxpr(jaxpr: Any, params: Mapping[int, tuple[str, ...] | str], scope: str) -> Program:
+    """The equations of the body of a scan.
 
     Args:
       jaxpr: a closed jaxpr.
-      params: maps the position of each input that is a parameter to the path of the parameter.
+      params: maps the position of each input that does not depend on data to the path of the parameter from which it is
+        computed, or to a word if it is not computed from parameters.
       scope: the `jax.named_scope`s around the jaxpr.
     """
     writer = _Writer()
+    paths = {place: (path,) if isinstance(path, str) else path for place, path in params.items()}
     count = len(jaxpr.jaxpr.invars)
-    names = [writer.param(params[i]) if i in params else f"input_{i}" for i in range(count)]
+    names = [writer.param(paths[place]) if place in paths else f"input_{place}" for place in range(count)]
     writer.avals |= {name: var.aval for name, var in zip(names, jaxpr.jaxpr.invars, strict=True)}
     outputs = writer.write(jaxpr.jaxpr, names, jaxpr.consts, scope)
     inputs = tuple(name for name in names if name not in writer.params)
+    without_param = frozenset(names[place] for place, path in params.items() if isinstance(path, str))
     return Program(
         tuple(writer.equations), writer.params, inputs, tuple(outputs), jax.tree.structure(outputs), writer.constants,
-        writer.avals,
+        writer.avals, without_param,
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ class Body:
 
 def loop_of(
     equation: Equation, avals: Mapping[str, Any], is_data: Callable[[int], bool],
-    path: Callable[[int], tuple[str, ...]] = lambda place: (str(place),),
+    path: Callable[[int], tuple[str, ...] | str] = str,
 ) -> Loop:  # fmt: skip
     """Analyzes a scan.
 
@@ -115,7 +115,7 @@ def loop_of(
       equation: the scan.
       avals: maps each value of the program around the scan to its shape and type.
       is_data: returns whether the input at a position depends on data.
-      path: returns the path of the parameter from which the input at a position is computed.
+      path: returns the path of the parameter from which the input at a position is computed, or a word.
     """
     jaxpr = equation.params["jaxpr"]
     within = [var.aval.ndim for var in jaxpr.jaxpr.invars]
