@@ -1,4 +1,4 @@
-"""jaxdml's results, computed by NumPy alone: operators here, the rules of exact floats in `floats` and `attention`.
+"""jaxdml's results, computed by NumPy alone: the operators, and the rules of exact floats in `floats` and `attention`.
 
 Every other implementation must return the same bits. Each function takes the arguments of the operator of the same
 name, as NumPy arrays; zero points and bias may be None.
