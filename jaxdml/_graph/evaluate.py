@@ -132,12 +132,29 @@ def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) ->
             if name:
                 check_result(node, shape)
     computed = _tried(node, arguments, _computed)
+    if any(isinstance(value, jax.Array) for value in computed):
+        for place, (name, argument) in enumerate(zip(node.inputs, arguments, strict=True)):
+            if place not in node.operator.known and isinstance(argument, np.ndarray):
+                check_narrows(name, argument)
     for name, value in zip(node.outputs, computed, strict=False):
         if name and value is None:
             raise ModelError(f"{described(node)}: jaxdml does not compute its output {name!r}")
     if any(node.outputs[len(computed) :]):
         raise ModelError(f"{described(node)} has {len(node.outputs)} outputs, but its operator returns {len(computed)}")
     return computed
+
+
+def check_narrows(name: str, value: np.ndarray) -> None:
+    """Checks that 64-bit integers are not changed when JAX converts them to the integers that it has enabled.
+
+    Raises:
+      ModelError: if an integer does not fit 32 bits, and JAX's 64-bit types are disabled.
+    """
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype) if value.dtype.kind in "iu" else value.dtype
+    if dtype != value.dtype and value.size:
+        limits = np.iinfo(dtype)
+        if value.min() < limits.min or value.max() > limits.max:
+            raise ModelError(f"tensor {name!r} has integers of more than 32 bits; set jax_enable_x64")
 
 
 def unknown_shapes(graph: Graph) -> list[str]:

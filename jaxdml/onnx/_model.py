@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.evaluate import evaluate, evaluated_alone
+from jaxdml._graph.evaluate import check_narrows, evaluate, evaluated_alone
 from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.join import joined
@@ -158,6 +158,9 @@ class Model:
             nodes = joined(self._graph, names, looked_up)
             given = {**self._graph.constants, **params, **inputs}
             values = evaluate(nodes, given, names, check_result=check_result)
+        for name in names:
+            if isinstance(values[name], np.ndarray):
+                check_narrows(name, values[name])
         results = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
             if tensor.name in results and tensor.computed_dtype not in (None, results[tensor.name].dtype):

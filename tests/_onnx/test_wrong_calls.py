@@ -191,13 +191,26 @@ def test_check_tells_what_load_and_apply_raise():
     (text,) = jaxdml.onnx.check(reshape)
     assert "node 'reshape_0' (Reshape) with inputs (float32[4]" in text
     refused(reshape, text)
-    large = model([("Add", ["x", "w"], ["y"])], [constant(np.array([2**40, 1, 1, 1]), "w")],
-                  inputs=[("x", INT64)], outputs=[("y", INT64)])  # fmt: skip
-    if jax.config.jax_enable_x64:
-        assert jaxdml.onnx.check(large) == []
-    else:
-        (text,) = jaxdml.onnx.check(large)
-        assert "'w' has integers of more than 32 bits; set jax_enable_x64" in text
+    for wide in (np.array([2**40, 1, 1, 1]), np.array([-(2**40)]), np.array(2**31)):
+        large = model([("Add", ["x", "w"], ["y"])], [constant(wide, "w")],
+                      inputs=[("x", INT64)], outputs=[("y", INT64)])  # fmt: skip
+        if jax.config.jax_enable_x64:
+            assert jaxdml.onnx.check(large) == []
+        else:
+            (text,) = jaxdml.onnx.check(large)
+            assert "'w' has integers of more than 32 bits; set jax_enable_x64" in text
+
+
+def test_wide_integers_that_no_array_holds_are_accepted():
+    """Bounds of slices are not arrays in JAX; constants that are outputs are."""
+    ends = [constant(np.array([number]), name) for number, name in ((0, "start"), (2**63 - 1, "end"))]
+    whole = model([("Slice", ["x", "start", "end"], ["y"])], ends)
+    made = load(whole)
+    assert made.apply(made.params, np.ones(4, np.float32))["y"].shape == (4,)
+    if not jax.config.jax_enable_x64:
+        made = load(model([("Identity", ["w"], ["y"])], [constant(np.array(2**31), "w")], outputs=[("y", INT64, ())]))
+        with pytest.raises(ModelError, match=r"tensor '\w+' has integers of more than 32 bits; set jax_enable_x64"):
+            made.apply(made.params, np.ones(4, np.float32))
     volumes = [("x", TensorProto.UINT8, (1, 1, 3, 3, 3)), ("w", TensorProto.UINT8, (1, 1, 1, 1, 1))]
     volume = model([("ConvInteger", ["x", "w"], ["y"])], inputs=volumes, outputs=[("y", TensorProto.INT32, None)])
     assert len(jaxdml.onnx.check(volume)) == 1
