@@ -173,6 +173,10 @@ def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> I
     graph.name = "graph"
     graph.node.extend(node for node in nodes if not any(a.HasField("g") for a in node.attribute))
     graph.input.extend(proto.graph.input)
+    for value in graph.input:
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_value < 0:  # some exporters write -1 for any size, and the inference can abort on it
+                size.ClearField("dim_value")
     graph.output.extend(proto.graph.output)
     declared = {value.name for value in proto.graph.input}
     for tensor in proto.graph.initializer:

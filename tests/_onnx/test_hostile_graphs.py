@@ -205,6 +205,16 @@ def test_unknown_sizes_are_no_names():
         made.apply(made.params, np.ones((2, 3), np.float32), np.ones((3, 5), np.float32))
 
 
+def test_a_size_of_minus_one_is_unknown():
+    """The package onnx aborts the process where it infers the shape of a slice of such a size."""
+    bounds = [constant(np.array([number]), name) for number, name in ((0, "start"), (5, "end"))]
+    whole = model([("Slice", ["x", "start", "end"], ["y"])], bounds, inputs=[("x", FLOAT, (-1, 3))])
+    whole.graph.output[0].CopyFrom(value("y", FLOAT, ("N", 3)))
+    made = load(whole)
+    assert jaxdml.onnx.check(whole) == []
+    assert made.apply(made.params, np.ones((2, 3), np.float32))["y"].shape == (2, 3)
+
+
 def test_outputs_without_a_type():
     """Their types are those that the model computes."""
     whole = model([("Relu", ["x"], ["a"]), ("Not", ["b"], ["y"]), ("Greater", ["x", "a"], ["b"])])
