@@ -128,8 +128,10 @@ def softplus(x: Array) -> Array:
 
 @_activation("Softsign", is_pointwise=True)
 def softsign(x: Array) -> Array:
-    """x * (1 / (1 + |x|))."""
-    return product(x, divided(1.0, 1 + jnp.abs(x)))
+    """x * (1 / (1 + |x|)), and 1 or -1 where the reciprocal would be subnormal; NaN for infinity."""
+    normal = np.finfo(np.float32 if x.dtype == jnp.bfloat16 else x.dtype).smallest_normal
+    is_large = (jnp.abs(x) > 1 / normal) & jnp.isfinite(x)
+    return jnp.where(is_large, jnp.sign(x), product(x, divided(1.0, 1 + jnp.abs(x))))
 
 
 @_activation("ThresholdedRelu", is_pointwise=True)

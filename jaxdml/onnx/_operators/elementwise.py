@@ -148,7 +148,11 @@ def power(x: Array, exponent: Array) -> Array:
     inner = jnp.promote_types(jnp.float32, base.dtype if is_float(base) else exponent.dtype)
     wide_base, wide_exponent = base.astype(inner), exponent.astype(inner)
     result = jnp.power(wide_base, wide_exponent)
-    if is_scalar and is_float(base):  # ONNX Runtime computes squares and cubes as products
+    if not is_float(base):
+        is_whole = (exponent == jnp.round(exponent)) & (jnp.abs(exponent) < 2.0**31)
+        whole = jnp.where(is_whole, exponent, 0).astype(jnp.int32)
+        return jnp.where(is_whole, _integer_power(base, whole), result.astype(base.dtype))
+    if is_scalar:  # ONNX Runtime computes squares and cubes as products
         square = product(wide_base, wide_base)
         result = jnp.where(wide_exponent == 2, square, result)
         result = jnp.where(wide_exponent == 3, product(square, wide_base), result)

@@ -45,6 +45,8 @@ def quantize_linear(
     """x / scale + zero point, rounded and saturated. The type is the zero point's, else `dtype`, else uint8."""
     if zero_point is not None:
         dtype = zero_point.dtype
+    if x.dtype == np.float16 and scale.dtype == np.float32:
+        x = x.astype(np.float32)  # the division has the type of the scale
     if x.dtype != scale.dtype and x.dtype != np.int32:
         raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected the same type")
     return directml.to_integers(

@@ -1,0 +1,44 @@
+"""Large numbers and mixed types: nodes return what onnxruntime returns."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from helpers.compare import assert_same_bits
+from helpers.hostile_models import constant, model
+from jaxdml.onnx import load
+
+INT32, UINT8, FLOAT16 = TensorProto.INT32, TensorProto.UINT8, TensorProto.FLOAT16
+
+
+def assert_like_onnxruntime(whole, x):
+    session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    made = load(whole, numerics="onnxruntime")
+    assert_same_bits(made.apply(made.params, x)["y"], session.run(None, {"x": x})[0])
+
+
+def test_softsign_of_large_numbers():
+    """The reciprocal of a number above 2**126 is subnormal, and XLA flushes it to zero."""
+    x = np.array([0, 1, 1e38, -np.inf], np.float32)
+    assert_like_onnxruntime(model([("Softsign", ["x"], ["y"])]), x)
+    made = load(model([("Softsign", ["x"], ["y"])]))
+    for bound in (2.0**126, 3e38):
+        x = np.array([bound, -bound, 8e37, -8e37], np.float32)
+        assert_same_bits(made.apply(made.params, x)["y"], np.sign(x))
+
+
+@pytest.mark.parametrize("exponents", [[3, 4, 7, 0], [2, 2, 2, 2], [-1, 0.5, 2, -2], [2.0]])
+@pytest.mark.parametrize("x", [[257, 85, 11, 7], [-3, 100, -11, 1]])
+def test_powers_of_integers(x, exponents):
+    """onnxruntime computes them in float64."""
+    whole = model([("Pow", ["x", "e"], ["y"])], [constant(np.array(exponents, np.float32), "e")],
+                  inputs=[("x", INT32)], outputs=[("y", INT32)])  # fmt: skip
+    assert_like_onnxruntime(whole, np.array(x, np.int32))
+
+
+def test_float16_is_quantized_by_a_float32_scale():
+    parts = [constant(np.float32(0.02), "s"), constant(np.array(128, np.uint8), "z")]
+    whole = model([("QuantizeLinear", ["x", "s", "z"], ["y"])], parts, opset=23,
+                  inputs=[("x", FLOAT16)], outputs=[("y", UINT8)])  # fmt: skip
+    assert_like_onnxruntime(whole, np.array([1, -2, 3, 0.01], np.float16))
