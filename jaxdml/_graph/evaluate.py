@@ -168,7 +168,7 @@ def unknown_shapes(graph: Graph) -> list[str]:
 
 
 def _unknown(node: Node, place: int) -> str:
-    text = "depends on data, and JAX needs its value to know shapes; make it an initializer"
+    text = "depends on data, and JAX needs its value to know shapes; if it is constant, make it an initializer"
     return f"{described(node)}: input {node.inputs[place]!r} {text}"
 
 

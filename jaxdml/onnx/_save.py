@@ -160,21 +160,25 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
     except Exception as error:  # JAX raises many kinds of exceptions for wrong specifications
         reason = str(error).splitlines()[0].rstrip(".")
         text = f"shapes is {shapes!r}, which does not fit the inputs {_listed(structs)}: {reason}"
-        raise DescError(f"{text}; write 'batch', None, or a string such as 'batch, ...' for each input") from error
+        remedy = "write 'batch', None, a string such as 'batch, ...', or a tuple of such strings, one for each input"
+        raise DescError(f"{text}; {remedy}") from error
 
 
 def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
     """The shape that a text describes, and the type of an input.
 
     Raises:
-      ValueError: if the text is not a string, has something after `...`, has a negative size, or does not have as many
-        sizes as the input.
+      ValueError: if the text is not a string, has something after `...`, has a size that is negative or neither a
+        number nor a name, or does not have as many sizes as the input.
     """
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is not a string")
     named, has_rest, behind = text.partition("...")
     if behind.strip():
         raise ValueError(f"{text!r} has {behind.strip()!r} after '...', which stands for all sizes that follow")
+    for word in filter(None, map(str.strip, named.split(","))):
+        if not re.fullmatch(r"-?\d+|[A-Za-z_]\w*", word):
+            raise ValueError(f"{text!r} has {word!r}, which is neither a number nor a name")
     shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
     if any(is_known(size) and size < 0 for size in shape):
         raise ValueError(f"{text!r} has a negative size; give an unknown size a name")

@@ -42,7 +42,14 @@ WRONG = {
     "opset is True, expected a number from 17 to 21": {"opset": True},
     "shapes is 'batch 7', which does not fit the inputs (float32[6, 8]): ": {"shapes": "batch 7"},
     "shapes is ('n, 8', 'n, 8'), which does not fit the inputs (float32[6, 8]): ": {"shapes": ("n, 8", "n, 8")},
-    "(float32[6, 8]): 1 is not a string; write 'batch', None, or a string such as 'batch, ...' for each": {"shapes": 1},
+    "(float32[6, 8]): 1 is not a string; write 'batch', None, a string such as 'batch, ...', or a tuple of such": {
+        "shapes": 1
+    },
+    "(float32[6, 8]): pytree structure error: different types at key path; write 'batch', None, a string": {
+        "shapes": ["n, 8"]
+    },
+    "'my-batch, 8' has 'my-batch', which is neither a number nor a name": {"shapes": "my-batch, 8"},
+    "'2*n, 8' has '2*n', which is neither a number nor a name": {"shapes": "2*n, 8"},
     "'n, 3, 8' has 3 sizes, the input has 2": {"shapes": "n, 3, 8"},
     "'n' has 1 sizes, the input has 2": {"shapes": "n"},
     "'..., 99' has ', 99' after '...', which stands for all sizes that follow": {"shapes": "..., 99"},
