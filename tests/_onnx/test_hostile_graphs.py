@@ -217,9 +217,9 @@ def test_a_size_of_minus_one_is_unknown():
 
 def test_a_slice_of_an_image_smaller_than_the_window():
     """The package onnx infers such a size for a window larger than its image, and aborts at the slice."""
-    bounds = [constant(np.array([number]), name) for number, name in ((0, "start"), (5, "end"))]
-    pool = node("MaxPool", ["x"], ["p"], kernel_shape=[5, 5])
-    whole = model([pool, ("Slice", ["p", "start", "end"], ["y"])], bounds, inputs=[("x", FLOAT, (1, 1, 2, 2))])
+    bounds = [constant(np.array([number]), name) for number, name in ((0, "start"), (5, "end"), (2, "axis"))]
+    names, pool = [each.name for each in bounds], node("MaxPool", ["x"], ["p"], kernel_shape=[5, 5])
+    whole = model([pool, ("Slice", ["p", *names], ["y"])], bounds, inputs=[("x", FLOAT, (1, 1, 2, 2))])
     made = load(whole)
     assert jaxdml.onnx.check(whole) == []
     assert made.apply(made.params, np.ones((1, 1, 2, 2), np.float32))["y"].shape == (1, 1, 0, 0)
