@@ -257,6 +257,11 @@ def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, bl
 
 
 def to_integers_by_range(x: Array) -> tuple[Array, Array, Array]:
-    """Quantizes x to uint8 with the range of x; returns the integers, and scale and zero point as scalars."""
+    """Quantizes x to uint8 with the range of x; returns the integers, and scale and zero point as scalars.
+
+    DirectML has no empty tensors; as in onnxruntime, the scale of one is 1.
+    """
+    if 0 in x.shape:
+        return jnp.zeros(x.shape, jnp.uint8), jnp.float32(1), jnp.uint8(0)
     y, scale, zero_point = dynamic_quantize_linear(x.reshape(x.shape or (1,)), output_dtype=jnp.uint8)
     return y.reshape(x.shape), scale.reshape(()), zero_point.reshape(())

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from helpers.compare import assert_same_bits
-from helpers.hostile_models import constant, model
+from helpers.hostile_models import FLOAT, constant, model
 from jaxdml.onnx import load
 
 INT32, UINT8, FLOAT16 = TensorProto.INT32, TensorProto.UINT8, TensorProto.FLOAT16
@@ -42,3 +42,14 @@ def test_float16_is_quantized_by_a_float32_scale():
     whole = model([("QuantizeLinear", ["x", "s", "z"], ["y"])], parts, opset=23,
                   inputs=[("x", FLOAT16)], outputs=[("y", UINT8)])  # fmt: skip
     assert_like_onnxruntime(whole, np.array([1, -2, 3, 0.01], np.float16))
+
+
+def test_no_elements_are_quantized_dynamically():
+    names = [("y", UINT8, ("n", 3)), ("scale", FLOAT, ()), ("zero", UINT8, ())]
+    node = ("DynamicQuantizeLinear", ["x"], [name for name, *_ in names])
+    whole = model([node], inputs=[("x", FLOAT, ("n", 3))], outputs=names)
+    x = np.zeros((0, 3), np.float32)
+    session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    made = load(whole)
+    for ours, theirs in zip(made.apply(made.params, x).values(), session.run(None, {"x": x}), strict=True):
+        assert_same_bits(ours, theirs)
