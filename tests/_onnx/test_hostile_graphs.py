@@ -139,6 +139,17 @@ def test_attributes():
     refused(text, "'auto_pad' is not UTF-8 text")
 
 
+def test_sizes_are_integers_and_biases_have_a_number_for_each_channel():
+    floats = [constant(np.array([2, 2], np.float32), "sizes")]
+    for name in ("Reshape", "Expand", "Tile", "Unsqueeze", "Squeeze", "Split", "Pad"):
+        refused(model([(name, ["x", "sizes"], ["y"])], floats), "input 1 is float32; supported: int64")
+    refused(model([("Slice", ["x", "sizes", "sizes"], ["y"])], floats), "input 1 is float32; supported: int32, int64")
+    parts = [constant(np.ones((3, 2, 1), np.float32), "w"), constant(np.ones(2, np.float32), "b")]
+    conv = model([("Conv", ["x", "w", "b"], ["y"])], parts, inputs=[("x", FLOAT, (1, 2, 4))])
+    (text,) = jaxdml.onnx.check(conv)
+    assert "the bias has shape (2,), and the result has 3 channels" in text
+
+
 def test_functions_and_subgraphs():
     refused(model([node("Loop", ["", "x"], ["y"], body=relu().graph)]), "Loop", "not supported")
     own = helper.make_function(

@@ -77,6 +77,8 @@ def conv(
 
 def _with_bias(total: Array, bias: Array | None, dtype: Any) -> Array:
     if bias is not None:
+        if bias.shape != total.shape[1:2]:
+            raise ModelError(f"the bias has shape {bias.shape}, and the result has {total.shape[1]} channels")
         total = total + jnp.asarray(bias).astype(total.dtype).reshape(1, -1, *(1,) * (total.ndim - 2))
     return total.astype(dtype)
 

@@ -19,7 +19,7 @@ _INDICES = (None, INDEX)
 _UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
-@operator("Slice", is_exact=True, kind="mover", known=(1, 2, 3, 4))
+@operator("Slice", types=(None, *(INDEX,) * 4), is_exact=True, kind="mover", known=(1, 2, 3, 4))
 def sliced(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """data[start:end:step] along each axis; Python clamps starts and ends as ONNX does."""
     starts, ends = integers(starts) or (), integers(ends) or ()

@@ -11,7 +11,7 @@ from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
 from jaxdml.onnx._limits import check_size
 from jaxdml.onnx._operators._arrays import integers, is_known, namespace
-from jaxdml.onnx._table import operator
+from jaxdml.onnx._table import SIZES, operator
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -37,13 +37,13 @@ def split_by_attribute(
     return tuple(data[(*leading, slice(start, end))] for start, end in pairwise(accumulate(split, initial=0)))
 
 
-@operator("Split", since=13, until=17, is_exact=True, kind="mover", known=(1,))
+@operator("Split", since=13, until=17, types=SIZES, is_exact=True, kind="mover", known=(1,))
 def split_by_input(data: Any, split: Any = None, *, output_count: int, axis: int = 0) -> tuple[Any, ...]:
     """`split_by_attribute` with the sizes as an input."""
     return split_by_attribute(data, output_count=output_count, split=integers(split), axis=axis)
 
 
-@operator("Split", since=18, is_exact=True, kind="mover", known=(1,))
+@operator("Split", since=18, types=SIZES, is_exact=True, kind="mover", known=(1,))
 def split_by_count(
     data: Any, split: Any = None, *, output_count: int, num_outputs: int | None = None, axis: int = 0
 ) -> tuple[Any, ...]:
@@ -68,13 +68,13 @@ def pad_by_attribute(data: Any, *, pads: tuple[int, ...], mode: str = "constant"
     return _padded(data, pads, np.asarray(value).astype(data.dtype), tuple(range(data.ndim)), mode)
 
 
-@operator("Pad", since=11, until=17, is_exact=True, kind="pad", known=(1,))
+@operator("Pad", since=11, until=17, types=SIZES, is_exact=True, kind="pad", known=(1,))
 def pad_by_input(data: Any, pads: Any, constant_value: Any = None, *, mode: str = "constant") -> Any:
     """`pad` of all axes."""
     return pad(data, pads, constant_value, mode=mode)
 
 
-@operator("Pad", since=18, is_exact=True, kind="pad", known=(1, 3))
+@operator("Pad", since=18, types=SIZES, is_exact=True, kind="pad", known=(1, 3))
 def pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
     """Pads the axes; negative pads crop."""
     axes = tuple(range(data.ndim)) if axes is None else tuple(axis_of(axis, data.ndim) for axis in integers(axes) or ())

@@ -9,7 +9,7 @@ from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
 from jaxdml.onnx._limits import check_size
 from jaxdml.onnx._operators._arrays import broadcast_shape, integers, namespace
-from jaxdml.onnx._table import ANY, operator
+from jaxdml.onnx._table import ANY, SIZES, operator
 
 
 @operator("Identity", types=(ANY,), is_exact=True, kind="mover")
@@ -18,7 +18,7 @@ def identity(x: Any) -> Any:
     return x
 
 
-@operator("Reshape", is_exact=True, kind="mover", known=(1,))
+@operator("Reshape", types=SIZES, is_exact=True, kind="mover", known=(1,))
 def reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     """The tensor in another shape; -1 is the remaining size, and 0 copies the input's size unless `allowzero`."""
     sizes = integers(shape) or ()
@@ -51,7 +51,7 @@ def squeeze_by_attribute(data: Any, *, axes: tuple[int, ...] | None = None) -> A
     return namespace(data).squeeze(data, tuple(axis_of(axis, data.ndim) for axis in axes))
 
 
-@operator("Squeeze", since=13, is_exact=True, kind="mover", known=(1,))
+@operator("Squeeze", since=13, types=SIZES, is_exact=True, kind="mover", known=(1,))
 def squeeze(data: Any, axes: Any = None) -> Any:
     """Removes dimensions of size 1: the given axes, or all."""
     return squeeze_by_attribute(data, axes=integers(axes))
@@ -64,7 +64,7 @@ def unsqueeze_by_attribute(data: Any, *, axes: tuple[int, ...]) -> Any:
     return namespace(data).expand_dims(data, axes)
 
 
-@operator("Unsqueeze", since=13, is_exact=True, kind="mover", known=(1,))
+@operator("Unsqueeze", since=13, types=SIZES, is_exact=True, kind="mover", known=(1,))
 def unsqueeze(data: Any, axes: Any) -> Any:
     """Inserts dimensions of size 1; the axes are positions in the result."""
     return unsqueeze_by_attribute(data, axes=integers(axes) or ())
@@ -76,7 +76,7 @@ def transpose(data: Any, *, perm: tuple[int, ...] | None = None) -> Any:
     return namespace(data).transpose(data, perm)
 
 
-@operator("Expand", is_exact=True, kind="mover", known=(1,))
+@operator("Expand", types=SIZES, is_exact=True, kind="mover", known=(1,))
 def expand(data: Any, shape: Any) -> Any:
     """Broadcasts the tensor and the given shape to their common shape."""
     common = broadcast_shape(data.shape, integers(shape) or ())
@@ -84,7 +84,7 @@ def expand(data: Any, shape: Any) -> Any:
     return namespace(data).broadcast_to(data, common)
 
 
-@operator("Tile", is_exact=True, kind="mover", known=(1,))
+@operator("Tile", types=SIZES, is_exact=True, kind="mover", known=(1,))
 def tile(data: Any, repeats: Any) -> Any:
     """Repeats the tensor along each dimension."""
     counts = integers(repeats) or ()
