@@ -135,7 +135,7 @@ def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) ->
     if any(isinstance(value, jax.Array) for value in computed):
         for place, (name, argument) in enumerate(zip(node.inputs, arguments, strict=True)):
             if place not in node.operator.known and isinstance(argument, np.ndarray):
-                check_narrows(name, argument)
+                check_fits_32_bits(name, argument)
     for name, value in zip(node.outputs, computed, strict=False):
         if name and value is None:
             raise ModelError(f"{described(node)}: jaxdml does not compute its output {name!r}")
@@ -144,7 +144,7 @@ def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) ->
     return computed
 
 
-def check_narrows(name: str, value: np.ndarray) -> None:
+def check_fits_32_bits(name: str, value: np.ndarray) -> None:
     """Checks that 64-bit integers are not changed when JAX converts them to the integers that it has enabled.
 
     Raises:

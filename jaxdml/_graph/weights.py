@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxdml._arithmetic.prepared import Prepared
-from jaxdml._graph.evaluate import check_narrows, described
+from jaxdml._graph.evaluate import check_fits_32_bits, described
 from jaxdml._graph.graph import Graph, Names, Node
 from jaxdml.errors import ModelError
 
@@ -121,6 +121,6 @@ def _needed_while_tracing(graph: Graph) -> set[str]:
 
 def _as_array(name: str, value: np.ndarray) -> jax.Array:
     """The array on a device; 64-bit types are narrowed if JAX has them disabled."""
-    check_narrows(name, value)
+    check_fits_32_bits(name, value)
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
     return jax.device_put(np.array(value, dtype))  # copies; jnp.asarray would compile a program for each shape

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.evaluate import check_narrows, evaluate, evaluated_alone
+from jaxdml._graph.evaluate import check_fits_32_bits, evaluate, evaluated_alone
 from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.join import joined
@@ -160,7 +160,7 @@ class Model:
             values = evaluate(nodes, given, names, check_result=check_result)
         for name in names:
             if isinstance(values[name], np.ndarray):
-                check_narrows(name, values[name])
+                check_fits_32_bits(name, values[name])
         results = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
             if tensor.name in results and tensor.computed_dtype not in (None, results[tensor.name].dtype):

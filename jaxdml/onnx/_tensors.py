@@ -159,7 +159,6 @@ def _dimension(dimension: Any) -> Dimension:
 # Inferred types and shapes -------------------------------------------------------------------------------------------
 
 Inferred = Mapping[str, tuple[str | None, tuple[Any, ...] | None]]
-UNDECLARED = "?"  # a name that no value has
 SMALL = 1024  # shape inference reads the values of tensors with at most this many elements
 
 
@@ -175,7 +174,7 @@ def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> I
     graph.node.extend(node for node in nodes if not any(a.HasField("g") for a in node.attribute))
     for node in graph.node:
         if node.op_type == "Slice":  # with known bounds, the inference aborts where a wrong file has negative sizes
-            node.input[1:] = [UNDECLARED] * (len(node.input) - 1)
+            node.input[1:] = [""] * (len(node.input) - 1)
     graph.input.extend(proto.graph.input)
     for value in graph.input:
         for size in value.type.tensor_type.shape.dim:
