@@ -227,7 +227,6 @@ def _of_sizes(
     names = input_names(model.traced.apply, specs), output_names(flat.program.structure)
     graph, initializers, problems = graph_of(flat, jax.tree.leaves(specs), names, options)
     if problems:
-        problems = list(dict.fromkeys(problems))
         raise ModelError("\n".join(["the model cannot be written:", *(f"- {each}" for each in problems)]), (*problems,))
     opsets = [helper.make_opsetid("", options.opset)]
     if any(node.domain == MICROSOFT for node in graph.node):

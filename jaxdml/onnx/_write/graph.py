@@ -27,6 +27,7 @@ from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.gelu import with_gelu
 from jaxdml.onnx._write.norms import SPREADS, with_norms
 from jaxdml.onnx._write.pairs import add_pairs
+from jaxdml.onnx._write.problems import CUT, TABLE, Problems
 from jaxdml.onnx._write.table import EQUATIONS, INTEGERS, OPERATORS, CannotWrite, Write
 from jaxdml.onnx._write.types import wrong_types
 from jaxdml.onnx._write.writer import QDQ, Grid, Options, Writer, data_type, stored_type
@@ -34,12 +35,20 @@ from jaxdml.ptq._integers.flat import Flat, Function
 from jaxdml.ptq._integers.operators import QUANTIZE
 
 GRIDS = {"conv": 6, "dot": 6, "gemm": 7, "add": 6, "mul": 6, "concat": 0, "mean": 3, "window_mean": 3}
-TABLE, SIZE, SELECT = "table", "dim_as_value", "select_n"
+SIZE, SELECT = "dim_as_value", "select_n"
 SIGNED = (
     "values between layers are int8, and no provider multiplies int8 by uint8: write weights='int8', or quantize with "
     "activations=jnp.uint8"
 )
-CUT = "cut the function there, and save the parts as models of their own"
+OWN = "jaxdml_"  # the names of jaxdml's primitives start with it
+OF_OPERATORS = (
+    "it is part of a call of a jaxdml operator",
+    "compute in floats there, and let ptq.quantize choose the integers",
+)
+OF_BITS = (
+    "it reads the bits of numbers, as jaxdml.exact does",
+    f"if the function calls jaxdml.exact, leave that out, and quantize with floats='exact'; else {CUT}",
+)
 OPEN_PADDING = (
     "its padding depends on the sizes of the inputs, as that of 'SAME' with strides does",
     "write a number for the size of each axis that it pads, or give explicit padding, such as ((1, 1),)",
@@ -59,9 +68,12 @@ def graph_of(
       names: the names of inputs and outputs in the file.
       options: how the function is written.
     """
-    unknown = [_problem(node, CannotWrite(*OPEN_PADDING)) for node in flat.nodes if not _has_known_padding(node)]
-    if unknown:  # operators on integers would refuse such padding without naming a remedy
-        return onnx.GraphProto(), {}, unknown
+    unknown = Problems()
+    for node in flat.nodes:
+        if not _has_known_padding(node):
+            unknown.add(node, CannotWrite(*OPEN_PADDING))
+    if unknown.texts():  # operators on integers would refuse such padding without naming a remedy
+        return onnx.GraphProto(), {}, unknown.texts()
     return _Graph(flat, inputs, options).written(*names)
 
 
@@ -71,7 +83,7 @@ class _Graph:
     def __init__(self, flat: Flat, inputs: Sequence[Any], options: Options) -> None:
         self._flat, self._inputs, self._options = flat, inputs, options
         self._writer = Writer(options, flat.shapes(inputs), flat.constants)
-        self._problems: list[str] = []
+        self._problems = Problems()
         self._of = dict[str, Node]()  # maps nodes of the file to those of the function
         self._named = set[str]()  # the outputs of the file so far
         self._steps = _read_by_tables(flat)
@@ -81,8 +93,8 @@ class _Graph:
     ) -> tuple[onnx.GraphProto, dict[str, np.ndarray], list[str]]:
         writer, flat = self._writer, self._flat
         self._check_types(inputs)
-        if self._problems:
-            return onnx.GraphProto(), {}, self._problems
+        if self._problems.texts():
+            return onnx.GraphProto(), {}, self._problems.texts()
         given = [writer.fresh(name) for name in inputs]
         outputs = [writer.fresh(name) for name in outputs]
         for name, value, struct in zip(flat.inputs, given, self._inputs, strict=True):
@@ -96,8 +108,8 @@ class _Graph:
         for node in nodes:
             with writer.layer(node.name or node.outputs[0]):
                 self._write(node)
-        if self._problems:
-            return onnx.GraphProto(), {}, self._problems
+        if self._problems.texts():
+            return onnx.GraphProto(), {}, self._problems.texts()
         declared = [
             self._output(name, output, flat.program.avals[of].dtype)
             for name, output, of in zip(results, outputs, flat.program.outputs, strict=True)
@@ -111,9 +123,11 @@ class _Graph:
         for name, reason in wrong_types(graph, initializers, self._options.opset):
             of = self._of.get(name)  # none for a node of the file that only names an input or an output
             is_table = of is not None and of.operator.name == TABLE
-            why = CannotWrite(reason, "" if is_table else CONVERT)
-            self._problems.append(f"{name!r}: {reason}; {CONVERT}" if of is None else _problem(of, why))
-        return graph, initializers, self._problems
+            if of is None:
+                self._problems.add_text(f"{name!r}: {reason}; {CONVERT}")
+            else:
+                self._problems.add(of, CannotWrite(reason, "" if is_table else CONVERT))
+        return graph, initializers, self._problems.texts()
 
     def _check_types(self, inputs: Sequence[str]) -> None:
         """Adds a problem for each input whose type ONNX lacks."""
@@ -121,7 +135,7 @@ class _Graph:
             try:
                 data_type(struct.dtype)
             except CannotWrite as reason:
-                self._problems.append(f"input {name!r}: {reason}; {OUTSIDE}")
+                self._problems.add_text(f"input {name!r}: {reason}; {OUTSIDE}")
 
     def _output(self, name: str, output: str, dtype: Any) -> onnx.ValueInfoProto:
         """Names a result of the function, and declares it as an output."""
@@ -191,13 +205,13 @@ class _Graph:
         if grid is not None:
             writer.grids |= dict.fromkeys(node.outputs, grid)
             if grid[1].dtype == np.int8 and self._options.weights == "uint8":
-                self._problems.append(SIGNED)
+                self._problems.add_text(SIGNED)
             writer.steps |= self._steps.intersection(node.outputs)
         start = len(writer.nodes)
         try:
             made = self._values(node, grid)
         except CannotWrite as reason:
-            self._problems.append(_problem(node, reason))
+            self._problems.add(node, reason)
             made = tuple(node.outputs)
         made = (made,) if isinstance(made, str) else made
         self._of |= dict.fromkeys((each.name for each in writer.nodes[start:]), node)
@@ -318,23 +332,13 @@ def _find(node: Node) -> Write:
         return (INTEGERS if node.operator.is_quantized else OPERATORS)[node.operator.name]
     if node.operator.kind == ROUNDING:
         raise CannotWrite(f"this fake_quantize stays in floats: {node.remark}")
+    if equation.name.startswith(OWN):
+        raise CannotWrite(*OF_OPERATORS)
+    if equation.name == "bitcast_convert_type":
+        raise CannotWrite(*OF_BITS)
     if equation.name not in EQUATIONS:
         raise CannotWrite(f"the primitive {equation.name} has no counterpart in ONNX")
     return EQUATIONS[equation.name]
-
-
-def _problem(node: Node, reason: CannotWrite) -> str:
-    """Why a node cannot be written, with a remedy."""
-    if reason.remedy:
-        remedy = reason.remedy
-    elif node.operator.name == TABLE:
-        remedy = "write tables='gather'"
-    elif node.operator.is_quantized:
-        remedy = f"quantize with Rule({node.name!r}, keep='float'), or {CUT}"
-    else:
-        remedy = CUT
-    words = " + ".join(dict.fromkeys(node.source)) or node.operator.name
-    return f"layer {node.name!r} ({words}): {reason}; {remedy}"
 
 
 def _value(name: str, shape: Sequence[Any], dtype: Any) -> onnx.ValueInfoProto:
