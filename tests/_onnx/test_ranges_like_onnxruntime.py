@@ -3,19 +3,20 @@
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from helpers.compare import assert_same_bits
-from helpers.hostile_models import FLOAT, constant, model
+from helpers.hostile_models import FLOAT, INT64, constant, model, refused
 from jaxdml.onnx import load
 
 INT32, UINT8, FLOAT16 = TensorProto.INT32, TensorProto.UINT8, TensorProto.FLOAT16
 
 
-def assert_like_onnxruntime(whole, x):
+def assert_like_onnxruntime(whole, x, **others):
     session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
     made = load(whole, numerics="onnxruntime")
-    assert_same_bits(made.apply(made.params, x)["y"], session.run(None, {"x": x})[0])
+    expected = session.run(None, {"x": x} | others)[0]
+    assert_same_bits(made.apply(made.params, x, *others.values())["y"], expected)
 
 
 def test_softsign_of_large_numbers():
@@ -53,3 +54,26 @@ def test_no_elements_are_quantized_dynamically():
     made = load(whole)
     for ours, theirs in zip(made.apply(made.params, x).values(), session.run(None, {"x": x}), strict=True):
         assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_triangles(upper, is_known):
+    """The diagonal may depend on data, and may lie outside of the matrix."""
+    x = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)
+    trilu = helper.make_node("Trilu", ["x", "k"], ["y"], upper=upper)
+    declared = {"outputs": [("y", FLOAT, x.shape)]}
+    for k in np.int64([-(2**31), -3, -1, 0, 2, 4, 2**31 - 1]):
+        if is_known:
+            assert_like_onnxruntime(model([trilu], [constant(k, "k")], inputs=[("x", FLOAT, x.shape)], **declared), x)
+        else:
+            inputs = [("x", FLOAT, x.shape), ("k", INT64, ())]
+            assert_like_onnxruntime(model([trilu], inputs=inputs, **declared), x, k=np.array(k))
+
+
+@pytest.mark.parametrize("k", [[], [1, 2]])
+@pytest.mark.parametrize(("name", "outputs"), [("Trilu", ["y"]), ("TopK", ["y", "indices"])])
+def test_several_numbers_where_one_is_expected(name, outputs, k):
+    whole = model([(name, ["x", "k"], outputs)], [constant(np.array(k, np.int64), "k")], [("x", FLOAT, (3, 4))],
+                  [("y", FLOAT, (3, 4))])  # fmt: skip
+    refused(whole, f"k has shape ({len(k)},), expected")

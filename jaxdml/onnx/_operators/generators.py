@@ -10,7 +10,7 @@ import numpy as np
 from jaxdml.errors import ModelError
 from jaxdml.onnx._limits import check_size
 from jaxdml.onnx._operators._arrays import broadcast, integers, is_known, is_narrow, namespace
-from jaxdml.onnx._table import operator
+from jaxdml.onnx._table import INDEX, operator
 from jaxdml.onnx._tensors import dtype_of
 
 
@@ -80,11 +80,17 @@ def one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
     return xp.where(is_hot, on, off)
 
 
-@operator("Trilu", since=14, is_exact=True, known=(1,))
+@operator("Trilu", since=14, types=(None, INDEX), is_exact=True)
 def trilu(data: Any, k: Any = None, *, upper: int = 1) -> Any:
     """The upper or lower triangles of matrices, including the k-th diagonal."""
-    diagonal = 0 if k is None else int(k.reshape(()))
-    return (namespace(data).triu if upper else namespace(data).tril)(data, diagonal)
+    if k is not None and k.size != 1:
+        raise ModelError(f"k has shape {k.shape}, expected a scalar")
+    xp = namespace(data) if k is None else namespace(data, k)
+    rows, columns = data.shape[-2:]
+    k = 0 if k is None else xp.clip(k.reshape(()), -rows, columns)  # diagonals beyond both are empty
+    diagonals = xp.arange(columns)[None, :] - xp.arange(rows)[:, None]
+    is_kept = diagonals >= k if upper else diagonals <= k
+    return xp.where(xp.broadcast_to(is_kept, data.shape), data, xp.zeros_like(data))
 
 
 @operator("EyeLike", is_exact=True, gives_shape=True)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._quantized.axes import axis_of
+from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import Array, divided, integers, is_float, is_known, namespace, product, wide
 from jaxdml.onnx._table import BOOL, INDEX, NUMBER, operator
 
@@ -167,7 +168,9 @@ def top_k(x: Array, count: Array, *, axis: int = -1, largest: int = 1, sorted: i
 
     Zeros of both signs are equal. NaN is larger than all numbers.
     """
-    x, size = jnp.moveaxis(jnp.asarray(x), axis_of(axis, x.ndim), -1), integers(count)[0]  # type: ignore[index]
+    if count.size != 1:
+        raise ModelError(f"k has shape {count.shape}, expected one element")
+    x, size = jnp.moveaxis(jnp.asarray(x), axis_of(axis, x.ndim), -1), count.item()
     if largest:  # top_k puts 0 before -0
         _, indices = lax.top_k(jnp.where(x == 0, jnp.zeros_like(x), x) if is_float(x) else x, size)
     else:
