@@ -4,8 +4,10 @@ import itertools
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
+from jaxdml._directml import window_checks
 from jaxdml._directml.messages import RuleError
 from jaxdml._directml.window_checks import check_windows_see_input
 
@@ -45,6 +47,16 @@ def test_windows_of_padding_alone_are_found_exactly():
             assert (error.value.tensor == "StartPadding") == (place * case[2] < start), case
         refused, stepped_over = refused + 1, stepped_over + is_stepped_over
     assert min(right, refused - stepped_over, stepped_over) > 300
+
+
+def test_windows_that_step_over_the_input_are_counted():
+    """Strides and dilations are large, so that the sums of quotients take several steps of Euclid's algorithm."""
+    random = np.random.default_rng(0)
+    for _ in range(1000):
+        size, beyond, stride, start, count = (int(random.integers(1, most)) for most in (30, 70, 90, 40, 80))
+        dilation = size + beyond
+        expected = sum((place * stride - start) % dilation >= size for place in range(count))
+        assert window_checks._misses(count, size, stride, dilation, start) == expected
 
 
 def test_of_a_symbolic_size_the_first_window_is_looked_at():
