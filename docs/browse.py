@@ -29,8 +29,9 @@ SEARCHED = {"ReLU6": "recipes/activations", "quantized_linear_convolution": "ref
 WORDS = "[...document.querySelectorAll('main *:not(code):not(pre):not(script)')].flatMap(x => [...x.childNodes])"
 WORDS += ".filter(x => x.nodeType == 3 && !x.parentElement.closest('code, pre, script')).map(x => x.data).join(' ')"
 MISSING_IMAGES = "[...document.images].filter(x => x.complete && !x.naturalWidth).map(x => x.src)"
-SCROLLING = "[...document.querySelectorAll('main table, main .math')].filter(x => x.offsetWidth && (x.scrollWidth >"
-SCROLLING += " x.clientWidth + 1 || x.getBoundingClientRect().right > document.documentElement.clientWidth)).length"
+SCROLLING = "[...document.querySelectorAll('main table, main pre, main .math')].filter(x => x.offsetWidth"
+SCROLLING += " && (x.scrollWidth > x.clientWidth + 1"
+SCROLLING += " || x.getBoundingClientRect().right > document.documentElement.clientWidth)).length"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -73,7 +74,7 @@ def faults(window: Page, page: str, width: int) -> Iterator[str]:
         if tall > LONGEST and not MAY_BE_LONG.search(page):
             yield f"{page} is {tall} pixels long"
         if not page.startswith("genindex") and (count := window.evaluate(SCROLLING)):
-            yield f"{count} tables or formulas of {page} are wider than their place in a window of {width}"
+            yield f"{count} tables, formulas or code blocks of {page} are wider than their place in a window of {width}"
         yield from (f"{page} lacks the image {image}" for image in window.evaluate(MISSING_IMAGES))
         if found := re.search(r"\\[a-zA-Z]+\{|\$\$", window.evaluate(WORDS)):
             yield f"{page} shows TeX: {found[0]}"
