@@ -35,8 +35,8 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
 
     Raises:
       ExactError: if f is not callable, products is neither "refuse" nor "xla", or XLA_FLAGS turns fast math on. A call
-        of the returned function raises it, before anything runs, if f computes in float64, uses a primitive without a
-        rule, a sum of more than 2**26 or an unknown number of addends, or a product of an unknown number of factors.
+        of the returned function raises it, before anything runs, if f computes in float64, if f uses a primitive
+        without a rule, if a sum has more than 2**26 addends, or if the number of addends or factors is unknown.
 
     Source: DirectX's floating-point rules, for subnormals,
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules

@@ -43,7 +43,7 @@ def matrix_multiply_blocks(
     - int15: -16,319 to 16,319, 87 dB.
     - int22: -2,088,895 to 2,088,895, 128 dB, as good as a float32 product or better.
 
-    This is an extension of `FeatureLevel.JAXDML`; DirectML does not have it. The derivatives are those of the product
+    This extension belongs to `FeatureLevel.JAXDML`; DirectML does not have it. The derivatives are those of the product
     of floats.
 
     Args:

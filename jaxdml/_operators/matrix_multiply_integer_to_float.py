@@ -70,7 +70,8 @@ def matrix_multiply_integer_to_float(
     result is rounded to float16 at the end, where it may overflow to infinity. Subnormal float32 numbers count as 0.
 
     DirectML's page requires one type for `a`, `b` and their zero points. Devices accept different types for `a` and
-    `b`, and so does this function. The page also has OutputScaleTensor and OutputZeroPointTensor; no header does.
+    `b`, and so does this function. The page also lists OutputScaleTensor and OutputZeroPointTensor, which directml.h
+    does not have.
 
     Args:
       a: array [M, K], [C, M, K] or [N, C, M, K] of a signed or unsigned integer type of 8, 16 or 32 bits.

@@ -59,9 +59,9 @@ def save(
       tables: "float": a function from integers to integers is written as float operators. "gather": as an exact look-up
         table.
       weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
-      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, but a symbolic batch size
-        replaces the first size of the first array, and that of every other array whose first size is equal. None: the
-        sizes of the first calibration batch. Or a pytree of strings that is a prefix of the tuple of inputs. A string
+      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size
+        in place of the first size of the first array, and of each first size that equals it. None: the sizes of the
+        first calibration batch. Or a pytree of strings that is a prefix of the tuple of inputs. A string
         such as ``"batch, 3, height, width"`` or ``"1, ..."`` lists numbers and names; ``...`` at its end stands for the
         remaining sizes of the calibration.
       opset: the opset of the file, 17 to 21. None: 21 for weights in blocks and for layers with 16-bit inputs,

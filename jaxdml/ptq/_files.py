@@ -112,8 +112,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         if the pytree consists of lists, tuples, and dicts with strings as keys.
 
     Returns:
-      The model; it computes the same bits as the saved model. With floats="exact", an operation follows a rule of
-      `jaxdml.exact` that this version has, even if the version that saved the model had none for it.
+      The model; it computes the same bits as the saved model, with one exception: with floats="exact", an operation for
+      which the version that saved the model had no rule of `jaxdml.exact` follows the rule of this version, if any.
 
     Raises:
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.

@@ -59,8 +59,8 @@ class Model:
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
       numerics: "directml" or "onnxruntime"; it selects the formulas for quantized sums and means.
       factors: maps the names of weights and biases of the float function to the factors from equalization.
-      modes: maps "" (the function) and each scan to its modes: a dict keyed by the results of contractions and of sums
-        in floats.
+      modes: for "" (the function) and for each scan, a dict that says how each contraction, and each sum in floats,
+        runs; the keys are the names of results.
     """
 
     def __init__(

@@ -66,17 +66,18 @@ def quantize(
         differ. Only one batch is in memory at a time.
       activations: uint8 or int8, the type of values between layers.
       observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", an `Observer`, or "auto".
-        "auto" chooses among "minmax", "percentile" and "mse": all values with the observer "auto" get the one that
-        gives the outputs the least error on the batches. "auto" reads the batches twice.
+        "auto" tries "minmax", "percentile" and "mse" for all values whose observer is "auto", and takes the one with
+        which the outputs have the least error on the batches. It reads the batches twice.
       products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
         the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
         each block of that many weights along the contraction dimension. Products with such matrices take floats,
-        whatever `products` is; only a rule can give a product another mode. Filters of convolutions are int8.
+        whatever `products` is, unless a rule says otherwise. Filters of convolutions are int8.
       equalize: whether to divide channels with large values by scales, and to multiply the weights applied to these
-        channels by the same scales. Such channels lie between two convolutions or products with only relu and operators
-        that move or average elements between them, or in a float value that is quantized for convolutions or products.
+        channels by the same scales. Such channels lie in a float value that is quantized for convolutions or products,
+        or between two convolutions or products that are separated only by relu and by operators that move or average
+        elements.
         The function stays the same, and rounding to integers loses less accuracy. The first batch determines the
         magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments

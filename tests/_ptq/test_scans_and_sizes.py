@@ -129,7 +129,7 @@ WORKING = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("f", WORKING)
 def test_scans_read_values_computed_from_sizes(f):
     for batches in ([X], [X, X[:1, :5]]):
@@ -254,7 +254,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("f", REFUSED)
 def test_integers_computed_from_sizes_are_refused(f):
     model = quantize(f, P, [X], progress=False)
@@ -284,7 +284,7 @@ FOLDED = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FOLDED)
 def test_sizes_that_change_no_elements_are_accepted(name):
     def f(p, x):
