@@ -77,9 +77,8 @@ def quantize(
       equalize: whether to divide channels with large values by scales, and to multiply the weights applied to these
         channels by the same scales. Such channels lie in a float value that is quantized for convolutions or products,
         or between two convolutions or products that are separated only by relu and by operators that move or average
-        elements.
-        The function stays the same, and rounding to integers loses less accuracy. The first batch determines the
-        magnitudes of values.
+        elements. The function stays the same, and rounding to integers loses less accuracy. The first batch determines
+        the magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
         the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales
