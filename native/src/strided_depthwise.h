@@ -1,6 +1,6 @@
 // Depthwise convolutions with strides: lanes are channels.
 //
-// With strides, the planes of planes.h have short rows, and rows are split one by one. Here a worker copies kChannels
+// With strides, the planes of planes.h often have short rows, and rows are split one by one. Here a worker copies kChannels
 // input channels, padded and in NHWC order, and computes one output pixel of all of them at a time. In that copy the
 // inputs of a row of the kernel are adjacent, kChannels cells each; kDepth of them are interleaved into the lanes of a
 // dot product. Sums are exact modulo 2**32.
@@ -36,12 +36,17 @@ JAXDML_INLINE bool fits_copy(const Convolution& one, int64_t rows) {
   return copy.cells * int64_t(sizeof(Cell)) <= kMostBytes;
 }
 
-// Whether this form is faster: there are strides, and enough channels to fill half of the lanes. Its copies and weights
-// for one thread take less memory than convolve.h allows for each call.
+// Whether planes have rows so long that depthwise.h is faster despite strides. This was measured with AVX2 alone.
+JAXDML_INLINE bool has_long_rows(const Convolution& one) {
+  return kDepth == 2 && one.y_width >= 24 && one.stride[1] <= 2;  // split_bytes splits rows with a stride of 2
+}
+
+// Whether this form is faster: there are strides, rows are short, and there are enough channels to fill half of the
+// lanes. Its copies and weights for one thread take less memory than convolve.h allows for each call.
 JAXDML_INLINE bool is_strided_depthwise(const Convolution& one) {
   const Filter& filter = one.filter;
-  return is_depthwise(filter) && (one.stride[0] > 1 || one.stride[1] > 1) && filter.groups >= kChannels / 2 &&
-         filter.rows * filter.columns <= 64 && fits_copy(one, 1);
+  return is_depthwise(filter) && (one.stride[0] > 1 || one.stride[1] > 1) && !has_long_rows(one) &&
+         filter.groups >= kChannels / 2 && filter.rows * filter.columns <= 64 && fits_copy(one, 1);
 }
 
 JAXDML_INLINE StridedDepthwisePlan plan_strided_depthwise(const Convolution* problems, int64_t count, int64_t threads,
