@@ -7,7 +7,7 @@ import pytest
 import jaxdml as dml
 from _arithmetic.processes import run
 from helpers.compare import assert_same_bits
-from helpers.native_calls import A, B, F, X, check_wide, needs_native
+from helpers.native_calls import A, B, F, X, check_wide, convolve, needs_native
 from helpers.platforms import on_x86
 from jaxdml import reference
 from jaxdml._arithmetic import kernel_call, native
@@ -101,3 +101,17 @@ def test_sums_of_int32():
     windows = np.lib.stride_tricks.sliding_window_view(X.astype(np.int64), (3, 3), (2, 3))
     expected = np.einsum("nchwij,ocij->nohw", windows, F.astype(np.int64) + 3) + 2**31 - 1
     assert_same_bits(got, expected.astype(np.uint32).view(np.int32))
+
+
+@needs_native
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("columns", [46, 47, 48, 49, 113])
+@pytest.mark.parametrize("strides", [(2, 2), (1, 2), (2, 1), (2, 3)])
+def test_depthwise_convolutions_with_strides(columns, strides):
+    """With AVX2, rows of 24 or more outputs are computed in another form than shorter rows."""
+    rng = np.random.default_rng(columns)
+    x = rng.integers(0, 256, (2, 18, 9, columns)).astype(np.uint8)
+    for kernel, dilations in (((3, 3), 1), ((2, 5), 2)):
+        f = rng.integers(-128, 128, (18, 1, *kernel)).astype(np.int8)
+        options = {"group_count": 18, "strides": strides, "dilations": dilations}
+        assert_same_bits(convolve(x, f, **options), convolve(x, f, reference, **options))
