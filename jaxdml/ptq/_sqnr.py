@@ -355,10 +355,11 @@ def _powers(value: Any, exact: Any) -> Any:
 
     Squares of values beyond 1e19 would overflow float32, and those of values below 1e-19 would vanish.
     """
-    value, exact = value.astype(jnp.float32), exact.astype(jnp.float32)
+    dtype = jnp.complex64 if jnp.iscomplexobj(exact) else jnp.float32
+    value, exact = value.astype(dtype), exact.astype(dtype)
     largest = jnp.max(jnp.abs(exact), initial=0)
     unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
-    return jnp.sum(jnp.square(exact / unit)), jnp.sum(jnp.square((value - exact) / unit))
+    return jnp.sum(jnp.square(jnp.abs(exact) / unit)), jnp.sum(jnp.square(jnp.abs(value - exact) / unit))
 
 
 def _ratio(powers: Any) -> float:

@@ -165,3 +165,43 @@ def test_products_of_integers_by_a_stack_of_matrices(numerics, tmp_path):
     saved(model, tmp_path / "model.onnx", "qoperator", weights="uint8", shapes=None)
     (received,) = run(tmp_path / "model.onnx", x).values()
     assert_same_bits(received, model.apply(model.params, x))
+
+
+def rows(y, i):
+    return y[i]
+
+
+def columns(y, i):
+    return y[:, i]
+
+
+def crossed(y, i):
+    return y[i[:, None], i[None]]
+
+
+def pairs(y, i):
+    return y[i, i[::-1]]
+
+
+OWN = {
+    "rows": jax.vmap(rows), "columns": jax.vmap(columns, out_axes=1), "crossed": jax.vmap(crossed),
+    "pairs": jax.vmap(pairs), "rows of columns": jax.vmap(jax.vmap(rows, (0, None))),
+    "take_along_axis": lambda y, i: jnp.take_along_axis(y, i[..., None, None], 1),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", OWN)
+def test_each_item_is_gathered_at_places_of_its_own(name, tmp_path):
+    def apply(w, x, i):
+        return OWN[name]((x @ w).reshape(-1, 4, 4, 2), i)
+
+    w, x = RNG.normal(size=(32, 32)).astype(np.float32), RNG.normal(size=(5, 32)).astype(np.float32)
+    i, path = RNG.integers(0, 4, (5, 2)).astype(np.int32), tmp_path / "model.onnx"
+    model = dml.ptq.quantize(apply, w, [(x, i)], progress=False)
+    saved(model, path, weights="uint8")
+    loaded = dml.onnx.load(path)
+    for some in (slice(5), slice(2)):
+        expected = model.apply(model.params, x[some], i[some])
+        for results in (run(path, x[some], i[some]), loaded.apply(loaded.params, x[some], i[some])):
+            assert_same_bits(*results.values(), expected)

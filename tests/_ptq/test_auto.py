@@ -88,6 +88,13 @@ def test_an_observer_of_one_layer_is_chosen():
     assert_same_model(model, best, batches)
 
 
+def test_the_imaginary_part_of_an_output_counts(capsys):
+    """The real part is always 0, and has no error."""
+    params, batches = problem(0.0)
+    dml.ptq.quantize(lambda params, x: 1j * product(params, x), params, batches, observer="auto", equalize=False)
+    assert "observer: percentile" in capsys.readouterr().err
+
+
 @pytest.mark.rare
 def test_an_output_that_is_zero_does_not_count():
     """It has neither signal nor noise."""

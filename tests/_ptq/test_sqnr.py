@@ -84,6 +84,18 @@ def test_each_output_has_its_ratio():
     assert [line.split()[0] for line in str(found).splitlines()[-2:]] == ["output[0]", "output[1]"]
 
 
+def test_both_parts_of_a_complex_output_count():
+    def transformed(w, x):
+        return jax.lax.complex(x @ w, 3 * (x @ w.T))
+
+    w = RANDOM.standard_normal((8, 8)).astype(np.float32)
+    x = RANDOM.standard_normal((64, 8)).astype(np.float32)
+    model = dml.ptq.quantize(transformed, w, [x], progress=False)
+    exact, received = transformed(w, x), np.asarray(model.apply(model.params, x))
+    signal, noise = (np.sum(np.abs(each) ** 2) for each in (exact, received - exact))
+    assert model.sqnr(w, x).outputs[0] == pytest.approx(10 * np.log10(signal / noise), abs=1e-3)
+
+
 def test_an_output_in_a_dict_is_named_by_its_key():
     program = program_of(lambda p, x: {"logits": p * x, "more": (x,)}, X, (X,))
     assert program.output_names() == ("output['logits']", "output['more'][0]")

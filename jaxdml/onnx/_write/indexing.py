@@ -65,8 +65,11 @@ def gather(writer: Writer, node: Node) -> str:
     is_whole = all(whole[axis] for axis in rest)
     if not batch and is_whole and set(collapsed) == set(mapped) and mapped:
         return _of_points(writer, node, mapped, rest)
-    if batch and len(mapped) == 1 and not rest and collapsed == mapped:
+    free = len(writer.shape(indices)) - 1 - len(batch)  # axes of the indices that are not axes of the array
+    if batch and len(mapped) == free == 1 and not rest and collapsed == mapped:
         return _of_rows(writer, node, mapped[0])
+    if batch and is_whole and set(collapsed) == set(mapped) and mapped:
+        return _of_own_points(writer, node, mapped, rest)
     places = writer.constants.get(indices)
     if not batch and places is not None and places.ndim == 1:
         return _of_one_part(writer, node, places, collapsed)
@@ -146,15 +149,32 @@ def _of_rows(writer: Writer, node: Node, axis: int) -> str:
     numbers = node.options["equation"].params["dimension_numbers"]
     shape, points = writer.shape(x), writer.shape(indices)
     batch, of_indices = tuple(numbers.operand_batching_dims), tuple(numbers.start_indices_batching_dims)
-    free = [i for i in range(len(points) - 1) if i not in of_indices]
-    if len(free) != 1 or numbers.offset_dims:
-        raise CannotWrite("it gathers elements of rows along several axes")
+    (free,) = (i for i in range(len(points) - 1) if i not in of_indices)
     # The axis of the indices for each axis of the array.
-    of_axis = dict(zip(batch, of_indices, strict=True)) | {axis: free[0]}
+    of_axis = dict(zip(batch, of_indices, strict=True)) | {axis: free}
     order = [of_axis[i] for i in range(len(shape))]
     places = reshaped(writer, places_inside(writer, node, [shape[axis]]), points, points[:-1])
     value = writer.emit("GatherElements", writer.read(x), transposed(writer, places, order), axis=axis)
     return transposed(writer, value, np.argsort(order))
+
+
+def _of_own_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
+    """Gathers whole rows of each item at points of its own, as in `jax.vmap(lambda x, i: x[i])`."""
+    x, indices = node.inputs
+    numbers = node.options["equation"].params["dimension_numbers"]
+    batch, of_indices = tuple(numbers.operand_batching_dims), tuple(numbers.start_indices_batching_dims)
+    last = len(writer.shape(indices)) - 1
+    axes = [*of_indices, *(i for i in range(last) if i not in of_indices)]  # GatherND's result has the batch first
+    places = places_inside(writer, node, [writer.shape(x)[axis] for axis in mapped])
+    places = cast_to(writer, transposed(writer, places, [*axes, last]), np.int64)
+    value = transposed(writer, writer.read(x), [*batch, *mapped, *rest])
+    value = writer.emit("GatherND", value, places, batch_dims=len(batch))
+    offsets = tuple(numbers.offset_dims)
+    others = [axis for axis in range(last + len(rest)) if axis not in offsets]
+    order = [0] * (last + len(rest))
+    for target, source in zip((*offsets, *others), (*range(last, last + len(rest)), *np.argsort(axes)), strict=True):
+        order[target] = int(source)
+    return transposed(writer, value, order)
 
 
 def _of_one_part(writer: Writer, node: Node, places: np.ndarray, collapsed: tuple[int, ...]) -> str:

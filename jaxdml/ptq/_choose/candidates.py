@@ -67,8 +67,9 @@ def best_of(
 
 def _powers(received: Any, exact: Any) -> tuple[float, float]:
     """Sums of squares of the noise and of the signal."""
-    received, exact = (np.asarray(x).astype(np.float64) for x in (received, exact))
-    return float(np.sum(np.square(received - exact))), float(np.sum(np.square(exact)))
+    dtype = np.complex128 if np.iscomplexobj(exact) else np.float64
+    received, exact = (np.asarray(x).astype(dtype) for x in (received, exact))
+    return float(np.sum(np.square(np.abs(received - exact)))), float(np.sum(np.square(np.abs(exact))))
 
 
 def _ratios(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
