@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from helpers.compare import assert_same_bits
 from jaxdml.ptq import Rule, quantize
 
 RNG = np.random.default_rng(0)
@@ -144,3 +145,36 @@ def test_transposed_and_cropped_convolutions(name):
     assert sqnr(model, apply, params, x) > 35
     assert {node.on for node in model._fused.nodes if "conv_general_dilated" in node.source} == {"integers"}
     assert sqnr(model, apply, params, x[:1, :4]) > 30
+
+
+def for_each(w, x):
+    return jnp.broadcast_to(w[None], (x.shape[0], *w.shape))
+
+
+QUERIES = {
+    "on the left": lambda w, x: for_each(w[:5], x) @ x.swapaxes(1, 2),
+    "tiled": lambda w, x: jnp.tile(w[None, :5], (x.shape[0], 1, 1)) @ x.swapaxes(1, 2),
+    "on the right": lambda w, x: x @ for_each(w, x),
+    "of two layers": lambda w, x: (for_each(w[:5], x) @ w) @ x.swapaxes(1, 2),
+    "of heads": lambda w, x: jnp.einsum(
+        "bhqd,bkhd->bhqk", for_each(w.reshape(4, 16, 4), x), x.reshape(x.shape[0], -1, 4, 4)
+    ),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("products", ["static", "dynamic"])
+@pytest.mark.parametrize("batches", [[4], [1], [4, 1]], ids=str)
+def test_matrices_that_are_repeated_for_each_input(name, products, batches):
+    """As the learned queries of a perceiver. jnp.matmul leaves out the axis of a batch of 1."""
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(16, 16)).astype(np.float32), rng.normal(size=(4, 20, 16)).astype(np.float32)
+    model = quantize(QUERIES[name], w, [x[:size] for size in batches], products=products, progress=False)
+    expected = np.asarray(model.apply(model.params, x))
+    for size in (1, 3):
+        assert_same_bits(model.apply(model.params, x[:size]), expected[:size])
+    assert_same_bits(jax.vmap(lambda each: model.apply(model.params, each[None])[0])(x), expected)
+    (size,) = jax.export.symbolic_shape("batch")
+    shape = jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype)
+    assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *expected.shape[1:])

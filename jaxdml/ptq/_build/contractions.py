@@ -87,6 +87,21 @@ def product(builder: Builder, equation: Equation) -> Converted:
         raise StaysFloat("it contracts several axes of two values")
     if any(builder.shape(a)[axis] == 0 for axis in contract) or (is_weight and 0 in builder.shape(b)):
         raise StaysFloat(EMPTY)
+    # The graph's result has batch axes, free axes of `a`, then free axes of `b`; the program may have `b` before `a`.
+    first, second = (len(free_b), 0) if is_swapped else (0, len(free))
+    at_batch, at_a, at_b = (
+        [*range(start, start + len(axes))]
+        for start, axes in ((0, batch), (len(batch) + first, free), (len(batch) + second, free_b))
+    )
+    if is_weight:
+        # If the matrices are equal along a batch axis, as those that are repeated for each input, the axis counts as a
+        # free axis of `a`, and they are stored once. jnp.matmul leaves such an axis out if its size is 1.
+        varying = builder.fixed.varying(b)
+        equal = [i for i, axis in enumerate(batch_b) if axis not in varying]
+        own = [i for i in range(len(batch)) if i not in equal]
+        free, at_a = (*(batch[i] for i in equal), *free), [*equal, *at_a]
+        repeated = tuple(batch_b[i] for i in equal)
+        batch, batch_b, at_batch = tuple(batch[i] for i in own), tuple(batch_b[i] for i in own), own
     rows = builder.layouts.arranged(a, (*batch, *free, *contract))
     if len(contract) > 1:
         rows = builder.reshaped(rows, f"{len(contract)}:merged", op.MERGE, {"count": len(contract)})
@@ -94,10 +109,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
     if is_vector:
         sizes = (1, math.prod(builder.shape(a)[axis] for axis in contract))
         rows = builder.reshaped(rows, "row", op.SPLIT, {"sizes": sizes})
-    # The graph's result has batch axes, free axes of `a`, then free axes of `b`; the program may have `b` before `a`.
-    at_batch, at_a, at_b = range(len(batch)), range(len(free)), range(len(free_b))
-    first, second = (len(free_b), 0) if is_swapped else (0, len(free))
-    order = (*at_batch, *(len(batch) + first + i for i in at_a), *(len(batch) + second + i for i in at_b))
+    order = (*at_batch, *at_a, *at_b)
     arrangement = (*batch_b, *contract_b, *free_b)
     # Without batch axes, all rows are multiplied by the same matrix.
     options: dict[str, Any] = {"rows": len(free)} if batch and len(free) > 1 else {}
@@ -110,11 +122,13 @@ def product(builder: Builder, equation: Equation) -> Converted:
         ), order  # fmt: skip
     sizes = tuple(builder.shape(b)[axis] for axis in free_b)
     width = len(batch_b)
-    # Matrices that are equal along a batch axis, such as those that are repeated for each input, are stored once.
-    varying = builder.fixed.varying(b)
-    kept = tuple(
-        slice(1) if axis in batch_b and axis not in varying else slice(None) for axis in range(len(builder.shape(b)))
-    )
+
+    def arranged(w: Any) -> Any:
+        for axis in repeated:
+            w = w[(slice(None),) * axis + (slice(1),)]
+        w = w.transpose((*repeated, *arrangement))
+        return _matrix(w.reshape(w.shape[len(repeated) :]), width, len(contract_b))
+
     contraction = Contraction(
         operator=op.PRODUCT,
         data=(rows,),
@@ -122,10 +136,10 @@ def product(builder: Builder, equation: Equation) -> Converted:
         options=options,
         name=builder.names.of(equation, b),
         weight=b,
-        arranged=lambda w: _matrix(w[kept].transpose(arrangement), width, len(contract_b)),
+        arranged=arranged,
         sizes=sizes,
         is_vector=is_vector,
-        channels=[len(batch) + len(free) + i for i in at_b],
+        channels=[len(batch) + len(free) + i for i in range(len(free_b))],
         source=[equation.name],
     )
     return contraction, order
