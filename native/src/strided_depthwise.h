@@ -1,9 +1,9 @@
 // Depthwise convolutions with strides: lanes are channels.
 //
-// With strides, the planes of planes.h often have short rows, and rows are split one by one. Here a worker copies kChannels
-// input channels, padded and in NHWC order, and computes one output pixel of all of them at a time. In that copy the
-// inputs of a row of the kernel are adjacent, kChannels cells each; kDepth of them are interleaved into the lanes of a
-// dot product. Sums are exact modulo 2**32.
+// With strides, the planes of planes.h often have short rows, and rows are split one by one. Here a worker copies
+// kChannels input channels, padded and in NHWC order, and computes one output pixel of all of them at a time. In that
+// copy the inputs of a row of the kernel are adjacent, kChannels cells each; kDepth of them are interleaved into the
+// lanes of a dot product. Sums are exact modulo 2**32.
 #pragma once
 
 #include "block_copy.h"
