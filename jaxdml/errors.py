@@ -66,7 +66,7 @@ class DxDispatchError(ValueError):
 
 
 class FeatureLevelError(DescError):
-    """A feature level does not allow an operator or value; ``minimum_feature_level`` is the lowest level that does."""
+    """A feature level does not allow an operator or value; its ``minimum_feature_level`` is the lowest that does."""
 
 
 class ArgumentTypeError(DescError, TypeError):
