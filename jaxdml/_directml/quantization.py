@@ -64,6 +64,7 @@ def _check_blocks(desc: Any, slot: Slot) -> None:
 
 
 def _divides(blocks: Any, size: Any) -> bool:
+    """Whether blocks divide a size; of symbolic sizes, only one block and blocks of one element are supported."""
     if is_symbolic(blocks) or is_symbolic(size):
         return bool(blocks == size) or (not is_symbolic(blocks) and blocks == 1)
     return bool(size % blocks == 0)

@@ -167,13 +167,16 @@ def test_a_scale_of_too_many_dimensions_is_to_be_reshaped(operator):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "is_right"),
-    [("1, 1", True), ("m, 1", True), ("m, 3", True), ("2, 1", False), ("2*m, 1", False), ("n, 1", False)],
-)
-def test_blocks_of_symbolic_sizes(sizes, is_right):
-    """It is unknown which numbers divide m: a scale has one value there, or m."""
+    ("whole", "sizes", "is_right"),
+    [
+        ("m, 6", "1, 1", True), ("m, 6", "m, 1", True), ("m, 6", "m, 3", True), ("m, 6", "2, 1", False),
+        ("m, 6", "2*m, 1", False), ("m, 6", "n, 1", False), ("4*m, 6", "2, 1", False), ("4*m, 6", "m, 1", False),
+    ],
+)  # fmt: skip
+def test_blocks_of_symbolic_sizes(whole, sizes, is_right):
+    """It is unknown which numbers divide m: a scale has one value there, or m. Multiples of m are not supported."""
     scope = export.SymbolicScope()
-    x, scale = (jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), F32) for text in ("m, 6", sizes))
+    x, scale = (jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), F32) for text in (whole, sizes))
     trace = export.export(jax.jit(lambda x, scale: dml.quantize(x, scale, 3)))
     if is_right:
         assert trace(x, scale).out_avals[0].shape == x.shape
