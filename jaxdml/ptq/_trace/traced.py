@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxdml._graph.evaluate import shown
 from jaxdml.errors import DescError, ModelError, PtqError
@@ -140,4 +141,6 @@ def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
 
 
 def _in_32_bits(equation: str) -> str:
-    return re.sub(r"(int|float)64", r"\g<1>32", equation)
+    """An equation's text with the types and the literals that it has without jax_enable_x64."""
+    text = re.sub(r"(int|float)64", r"\g<1>32", equation)
+    return re.sub(r"=(-?\d[\d.e+-]*)", lambda number: f"={np.float32(number[1])}", text)
