@@ -7,7 +7,7 @@ import jax
 
 CALLS = frozenset((
     "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-    "checkpoint", "remat2", "call_hi_primitive",
+    "checkpoint", "remat2", "remat_opt", "custom_vmap_call", "composite", "call_hi_primitive",
 ))  # fmt: skip
 
 

@@ -40,7 +40,9 @@ def rounded_double(x: Array) -> Array:
     size = lax.abs(x)
     rounded = lax.convert_element_type(lax.max(size, lax.full_like(size, 2.0**-126)), jnp.float32)
     rounded = lax.select(x < 0, -rounded, rounded)
-    return lax.select(size < LEAST_NORMAL, lax.convert_element_type(x * 0, jnp.float32), rounded)
+    is_small = size < LEAST_NORMAL
+    small = lax.select(is_small, x, lax.full_like(x, 0))
+    return lax.select(is_small, lax.convert_element_type(small * 0, jnp.float32), rounded)
 
 
 def converted(x: Array, dtype: Any) -> Array:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 from jax.extend import source_info_util
@@ -69,6 +69,16 @@ def _is_array(x: Any) -> bool:
     return hasattr(x, "dtype")  # Python numbers have none
 
 
+def _anew[**P, R](f: Callable[P, R]) -> Callable[P, R]:
+    """f as a new object: JAX caches traces by object, and what f closes over may have changed."""
+
+    @functools.wraps(f)
+    def same(*args: P.args, **kwargs: P.kwargs) -> R:
+        return f(*args, **kwargs)
+
+    return same
+
+
 def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Callable[P, R]:
     """f evaluated by the rules, after `check` has been called with its jaxpr. XLA computes equations without a rule."""
 
@@ -78,6 +88,10 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
         if jax.config.jax_disable_jit:  # it is for the caller's code; a primitive stays one operation, as in lax
             with jax.disable_jit(False):
                 return call(*args, **kwargs)
+        if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # they check results; steps that select have NaN
+            with jax.debug_nans(False), jax.debug_infs(False):
+                results = call(*args, **kwargs)
+            return cast(R, jax.tree.map(jax.numpy.copy, results))
         leaves, structure = jax.tree.flatten((args, kwargs))
         arrays = {place: leaf for place, leaf in enumerate(leaves) if _is_array(leaf)}  # others may be options
 
@@ -87,8 +101,17 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
             args, kwargs = jax.tree.unflatten(structure, every)
             return f(*args, **kwargs)
 
-        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays.values())
+        operands: list[Any] = list(arrays.values())
+        floats: Callable[..., Any] = flat  # f as XLA computes it
+        if len(arrays) == len(leaves):
+            closed, shapes = jax.make_jaxpr(_anew(f), return_shape=True)(*args, **kwargs)  # JAX's errors name f
+        else:
+            closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*operands)
         check(closed.jaxpr)
+        if any(isinstance(value, jax.core.Tracer) for value in closed.consts):  # f may close over what grad traces
+            floats, hoisted = jax.closure_convert(flat, *operands)
+            operands += hoisted
+            closed, shapes = jax.make_jaxpr(floats, return_shape=True)(*operands)
 
         @jax.custom_jvp
         def computed(*traced: Any) -> Any:
@@ -96,8 +119,8 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
 
         @computed.defjvp
         def _derivative(primals: Any, tangents: Any) -> Any:
-            return computed(*primals), jax.jvp(flat, primals, tangents)[1]
+            return computed(*primals), jax.jvp(floats, primals, tangents)[1]
 
-        return computed(*arrays.values())
+        return computed(*operands)
 
     return call

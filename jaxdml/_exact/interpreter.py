@@ -15,6 +15,7 @@ from jaxdml._exact.conversions import is_float
 from jaxdml._exact.flat import flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
 from jaxdml._exact.rules import (
+    OF_NEGATION,
     RULES,
     as_it_is,
     has_rule,
@@ -36,14 +37,15 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
         lambda eqn: updates_of_an_element(eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]),
     ),
 }  # the maximum number of addends of the equation's sums, or of factors of its products
-PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
+PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
 OUTSIDE = "outside of shard_map and vmap, where the axis may still be sharded"
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
-    "log2": "write jnp.log(x) * (1 / jnp.log(2))",
+    "ragged_dot_general": 'write exact(f, products="xla") to have XLA\'s bits',
+    "log2": "write jnp.log(x) * np.float32(1 / np.log(2))",
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
-    "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
+    "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f); it applies f once where indices repeat",
     "scatter-mul": "write x.at[i].set(x[i] * updates), which multiplies each element once",
     **dict.fromkeys(("psum", "psum_invariant", "reduce_scatter"), f"write jnp.sum over the axis {OUTSIDE}"),
     "pmax": f"write jnp.max over the axis {OUTSIDE}",
@@ -170,11 +172,22 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
         return _literal(atom.val, atom.aval) if isinstance(atom, jax.extend.core.Literal) else values[atom]
 
     values |= zip(flat.invars, map(jax.numpy.asarray, (*constants, *inputs)), strict=True)
-    for eqn in joined(flat):
+    for eqn in joined(flat._replace(eqns=_with_order_of_nan(flat.eqns))):
         with jax.named_scope(eqn.scope):
             results = _computed(eqn, [read(atom) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)
     return [_typed(read(atom), atom.aval) for atom in flat.outvars]
+
+
+def _with_order_of_nan(eqns: Sequence[Any]) -> list[Any]:
+    """The equations; each top_k of -y is marked, so that NaN of y are its largest elements, as in jnp.partition."""
+    negations = {eqn.result for eqn in eqns if eqn.primitive.name == "neg"}
+    return [
+        eqn._replace(params={**eqn.params, OF_NEGATION: True})
+        if eqn.primitive.name == "top_k" and _is_of_floats(eqn.invars[0]) and eqn.invars[0] in negations
+        else eqn
+        for eqn in eqns
+    ]
 
 
 def _called(eqn: Any) -> Any:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.sharding import broadcast_like
 from jaxdml._exact.pairs import NAN, bits, floats, where
 
 Array = jax.Array
@@ -60,11 +61,12 @@ def place(x: Array, reduce: Callable[[Array], Array], nan: np.int32) -> Array:
     return reduce(keys(where(x == 0, np.float32(0), x), nan))
 
 
-def top(x: Array, count: int, axis: int) -> tuple[Array, Array]:
-    """The `count` largest elements, NaN first, and their indices; equal elements keep their order."""
+def top(x: Array, count: int, axis: int, nan: np.int32) -> tuple[Array, Array]:
+    """The `count` largest elements and their indices; equal elements keep their order. All NaN have the key `nan`."""
     axis = axis % x.ndim
-    index = lax.broadcasted_iota(jnp.int32, x.shape, axis)
-    _, index, sorted_x = lax.sort((~keys(x, GREATEST), index, x), dimension=axis, is_stable=True, num_keys=1)
+    places = np.arange(x.shape[axis], dtype=np.int32).reshape([-1 if each == axis else 1 for each in range(x.ndim)])
+    index = broadcast_like(jnp.asarray(places), x)
+    _, index, sorted_x = lax.sort((~keys(x, nan), index, x), dimension=axis, is_stable=True, num_keys=1)
     return (
         lax.slice_in_dim(sorted_x, 0, count, axis=axis),
         lax.slice_in_dim(index, 0, count, axis=axis),

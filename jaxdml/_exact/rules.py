@@ -172,17 +172,19 @@ def _running(x: Array, params: Params) -> Array:
 
 def _top(primitive: Any, params: Params) -> Computed:
     def compute(x: Array) -> list[Array]:
-        values, places = order.top(widened(x), params["k"], params.get("axis", -1))
+        nan = order.LEAST if params.get(OF_NEGATION) else order.GREATEST
+        values, places = order.top(widened(x), params["k"], params.get("axis", -1), nan)
         return [narrowed(values, x.dtype), places]
 
     return compute
 
 
+OF_NEGATION = "of_negation"  # a parameter of top_k that interpreter.py sets: x is -y, and NaN of y are largest
 MOVES = (
     "abs", "neg", "copy", "stop_gradient", "select_n", "is_finite", "reshape", "transpose", "broadcast_in_dim",
     "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev",
     "scatter", "split", "iota", "optimization_barrier", "device_put", "sharding_constraint",
-    "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "tile", "debug_callback", "debug_print",
+    "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "tile", "name", "debug_callback", "debug_print",
     "jaxdml_kernel", "jaxdml_operand",  # exact by themselves
 )  # fmt: skip
 COMPARES = ["eq", "ne", "lt", "le", "lt_to", "le_to", "gt", "ge", "floor", "ceil", "round", "sign"]
@@ -232,9 +234,8 @@ RULES: Mapping[str, Rule] = {
     "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
         primitive, params
     ),
-    # A derivative of cond has an empty2 in place of a value that only other branches compute. Nothing reads its
-    # elements.
-    "empty2": lambda primitive, params: lambda: lax.full_like(primitive.bind(**params), 0),
+    # lax.empty; a derivative of cond has one in place of a value that only other branches compute.
+    **dict.fromkeys(("empty", "empty2"), lambda primitive, params: lambda: lax.full_like(primitive.bind(**params), 0)),
     "gather": gathered,
     "reduce_precision": in_float32,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),

@@ -32,9 +32,9 @@ def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
     add, largest = (functools.partial(scatter, **_options(params)) for scatter in (lax.scatter_add, lax.scatter_max))
 
     def each(combine: Scatter, of_updates: Array) -> Array:
-        return combine(jnp.zeros(x.shape, of_updates.dtype), indices, of_updates)
+        return combine(lax.full_like(x, 0, of_updates.dtype), indices, of_updates)
 
-    count = each(add, jnp.ones(updates.shape, jnp.int32))
+    count = each(add, lax.full_like(updates, 1, jnp.int32))
     k = lax.min(np.int32(22), lax.clz(count) - np.int32(2))  # as sums.digits
     e = sums.exponent_of(each(largest, bits(lax.abs(updates))), k)
     k_of_update, e_of_update = (_gathered(of_place, indices, updates.shape, params) for of_place in (k, e))

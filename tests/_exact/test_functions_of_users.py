@@ -1,0 +1,122 @@
+"""What functions do inside: close over traced values, call others, use empty arrays, partition, and fail with NaN."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import jaxdml as dml
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+
+X = np.float32([0.5, -2, 3])
+
+
+@pytest.mark.parametrize("transform", rest_rarely([lambda f: f, jax.jit, jax.checkpoint], 1))
+def test_values_that_a_function_closes_over_have_derivatives(transform):
+    def loss(w, exact):
+        return transform(exact(lambda x: jnp.tanh(x * w)))(X).sum()
+
+    want, got = (jax.grad(loss)(X, exact) for exact in (lambda f: f, dml.exact))
+    assert_same_bits(got, want)
+    rows = jax.vmap(lambda w: dml.exact(lambda x: jnp.tanh(x * w))(X))(X)
+    assert_same_bits(rows, dml.exact(jnp.tanh)(X * X[:, None]))
+
+
+def with_a_name(x):
+    return checkpoint_name(jnp.sin(x), "kept")
+
+
+of_vjp = jax.custom_vjp(jnp.sin)
+of_vjp.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda cos, g: (cos * g,), optimize_remat=True)
+of_vmap = jax.custom_batching.custom_vmap(jnp.sin)
+of_vmap.def_vmap(lambda size, batched, x: (jnp.sin(x), batched[0]))
+CALLS = {
+    "name": (with_a_name, jnp.sin),
+    "custom_vjp": (jax.grad(lambda x: of_vjp(x).sum()), jnp.cos),
+    "custom_vmap": (of_vmap, jnp.sin),
+    "composite": (lax.composite(lambda x: jnp.sin(x), "sine"), jnp.sin),
+    "sequential_vmap": (jax.custom_batching.sequential_vmap(jnp.sin), jnp.sin),
+    "empty": (lambda x: jnp.sin(x) + jnp.empty(3), jnp.sin),  # empty arrays have zeros
+}
+
+
+@pytest.mark.parametrize("name", rest_rarely(CALLS, 2))
+def test_calls_and_empty_arrays(name):
+    function, plain = CALLS[name]
+    assert_same_bits(dml.exact(function)(X), dml.exact(plain)(X))
+
+
+def test_products_of_groups_are_refused_or_left_to_xla():
+    def ragged(x):
+        return lax.ragged_dot(x, x[None], jnp.int32([3]))
+
+    x = np.eye(3, dtype=np.float32)
+    with pytest.raises(dml.ExactError, match=r'no rule for ragged_dot_general .*: write exact\(f, products="xla"\)'):
+        dml.exact(ragged)(x)
+    assert_same_bits(dml.exact(ragged, products="xla")(x), x)
+
+
+def test_a_partition_with_nan_keeps_all_elements():
+    x = np.float32([3, 1, np.nan, 2, -np.inf])
+    for count in (0, 2, 4):
+        for partition in (jnp.partition, jnp.argpartition):
+            got = np.asarray(jax.jit(dml.exact(lambda x, part=partition, kth=count: part(x, kth)))(x))
+            found = got if partition is jnp.partition else x[got]
+            assert_same_bits(found[count], np.sort(x)[count])
+            assert_same_bits(np.sort(found), np.sort(x))
+    assert_same_bits(dml.exact(lambda x: lax.top_k(x, 2)[0])(x), np.float32([np.nan, 3]))
+
+
+def test_an_error_names_the_function():
+    def of_signs(x, is_known=None):
+        return x if x[0] > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"(?s)function of_signs at .*argument x"):
+        dml.exact(of_signs)(X)
+    offsets = [0.0]
+    shifted = dml.exact(lambda x: x + offsets[0])
+    assert_same_bits(shifted(X), X)
+    offsets[0] = 1.0
+    assert_same_bits(shifted(X), X + 1)  # the function is traced anew
+
+
+def test_debug_nans_checks_results():
+    with jax.debug_nans(True), jax.debug_infs(True):
+        assert float(dml.exact(jnp.sum)(X)) == 1.5
+        for function in (jnp.log, lambda x: jnp.exp(x * 100)):
+            with pytest.raises(FloatingPointError, match="invalid value"):
+                dml.exact(function)(X)
+
+
+def test_infinite_python_numbers_warn_of_nothing():
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same_bits(dml.exact(lambda x: jnp.where(x > 0, x, jnp.inf))(X), np.float32([0.5, np.inf, 3]))
+
+
+def test_windows_longer_than_the_axis():
+    x = np.ones((7, 1), np.float32)
+    for first, join in ((0.0, lax.add), (-np.inf, lax.max)):
+        got = dml.exact(lambda x, a=first, join=join: lax.reduce_window(x, a, join, (2, 3), (1, 1), "VALID"))(x)
+        assert got.shape == (6, 0)
+
+
+@pytest.mark.parametrize("name", ["top_k", "add", "max"])
+def test_explicit_mesh_axes(name):
+    at = jnp.array([1, 1])
+    function = {
+        "top_k": lambda x: lax.top_k(x, 2)[0],
+        "add": lambda x: x.at[:, at].add(2.0),
+        "max": lambda x: x.at[:, at].max(2.0),
+    }[name]
+    mesh = jax.sharding.AbstractMesh((2,), ("rows",), axis_types=(AxisType.Explicit,))
+    struct = jax.ShapeDtypeStruct((4, 20), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("rows", None)))
+    with jax.sharding.use_abstract_mesh(mesh):
+        got, want = (jax.eval_shape(f, struct) for f in (dml.exact(function), function))
+    assert (got.shape, got.sharding) == (want.shape, want.sharding)
