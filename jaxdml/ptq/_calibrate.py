@@ -18,7 +18,7 @@ from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Statistics
 from jaxdml.ptq._integers.adapt import alike
 from jaxdml.ptq._trace.scans import bound, with_body
-from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of
+from jaxdml.ptq._trace.traced import Traced, leaves_of, structs_of
 from jaxdml.ptq._trace.values import Value, factor_name
 
 
@@ -36,11 +36,7 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
     held = list(itertools.islice(rest, 1))
     if not held:
         raise PtqError("batches is empty: calibration needs at least one batch")
-    try:
-        structs = shapes_of(_inputs(held[0]))
-    except TypeError as error:  # JAX raises it for strings and objects
-        raise PtqError(f"batch 0 is not an array of numbers or a pytree of such arrays: {error}") from error
-    return structs, _streamed(held, rest)
+    return structs_of(_inputs(held[0]), "batch 0"), _streamed(held, rest)
 
 
 def _streamed(held: list[Any], rest: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
@@ -121,6 +117,7 @@ class Calibration:
         states = jax.device_put({name: graph.constants[name] for name in self._names.values()})
         start = time.monotonic()
         for number, inputs in enumerate(batches):
+            structs_of(inputs, f"batch {number}")
             with named(number):
                 states, flags = self._step(states, large, *inputs)
             flags = jax.device_get(flags)  # waits, so that at most one batch is in flight

@@ -5,6 +5,7 @@ The function itself is not in the file: `load` takes the function, traces it, an
 """
 
 import contextlib
+import errno
 import json
 import os
 import uuid
@@ -57,7 +58,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     Raises:
       PtqError: if model is not a `jaxdml.ptq.Model`.
       PtqFileNotFoundError: if the folder of path does not exist.
-      OSError: if the file cannot be written.
+      OSError: if path is a folder, or if the file cannot be written.
     """
     if not isinstance(model, Model):
         raise PtqError(f"save was given {type(model).__name__}, expected a model: write save(path, model)")
@@ -82,6 +83,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "numerics": model.numerics,
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "path is a folder, expected the path of a file", str(path))
     if not path.parent.is_dir():
         raise PtqFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
     with replaced(path) as file:
@@ -134,7 +137,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             factors = {name.removeprefix(FACTOR): arrays[name] for name in arrays.files if name.startswith(FACTOR)}
             nodes = tuple(map(_node_of_json, text["nodes"]))
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
-            structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
+            skeleton, calibrated, shapes = text["params"], _tree(text["calibrated"]), text["shapes"]
+            structs = _tree(skeleton)
             signature, modes = tuple(text["signature"]), _checked_modes(text["modes"])
             numerics = text.get("numerics", DIRECTML)  # models of formats 2 and 3 always have DirectML's formulas
             if numerics not in QUANTIZED:
@@ -146,11 +150,11 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         if isinstance(error, PtqError):
             raise
         raise PtqError(f"{path} {DAMAGED}") from error
-    if params is None and structs is None:
+    if params is None and skeleton is None:
         others = "nodes other than lists, tuples, and dicts with strings as keys"
         raise PtqError(f"the pytree of parameters of {path} has {others}: {PARAMS}")
     own = structs if params is None else shapes_of(params)
-    if structs is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
+    if skeleton is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
         raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")
     traced = Traced(apply, own, signature)
     if calibrated is not None and traced.calibrated(calibrated).shapes() != shapes:

@@ -29,7 +29,7 @@ from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
-from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of
+from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of, structs_of
 
 
 def _described(params: Any) -> Any:
@@ -103,7 +103,12 @@ class Model:
         """
         if not _are_same(params, self._own) and _described(params) != self._described:
             raise PtqError(wrong_params(self._own, params))
-        return self._jitted(dict(params), *inputs)
+        try:
+            return self._jitted(dict(params), *inputs)
+        except TypeError:
+            for place, each in enumerate(inputs):
+                structs_of((each,), f"input {place}")
+            raise
 
     def __reduce__(self) -> Any:
         """Prevents pickling.

@@ -175,9 +175,20 @@ def _parameters(unit: Unit, observers: Mapping[Value, Observer], dtype: np.dtype
 
 
 def _scale_and_zero_point(observer: Observer, dtype: np.dtype) -> Parameters:
-    low, high = (np.asarray(end, np.float32) for end in observer.range(dtype))
+    ends = observer.range(dtype)
+    try:
+        low, high = (np.asarray(end, np.float32) for end in ends)
+    except (TypeError, ValueError) as error:
+        raise PtqError(_wrong_range(observer, ends)) from error
+    if not low.shape == high.shape == np.shape(observer.count):
+        raise PtqError(_wrong_range(observer, ends))
     scale, zero_point = scale_and_zero_point(low, high, dtype)
     return np.asarray(scale), np.asarray(zero_point)
+
+
+def _wrong_range(observer: Observer, ends: Any) -> str:
+    text = f"{type(observer).__name__}.range returned {ends!r:.60}"
+    return f"{text}, expected the lower and the upper end, float32 of shape {np.shape(observer.count)}"
 
 
 def _nothing(unit: Unit) -> str:

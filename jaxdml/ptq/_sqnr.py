@@ -353,13 +353,16 @@ def _clipped(value: Any, least: Any, greatest: Any, dtype: Any) -> Any:
 def _powers(value: Any, exact: Any) -> Any:
     """Sums of squares of the signal and of the noise, both divided by the largest square of the signal.
 
-    Squares of values beyond 1e19 would overflow float32, and those of values below 1e-19 would vanish.
+    Squares of values beyond 1e19 would overflow float32, and those of values below 1e-19 would vanish. Equal elements,
+    such as the -inf of masked outputs, add no noise, and infinite ones add no signal.
     """
     dtype = jnp.complex64 if jnp.iscomplexobj(exact) else jnp.float32
     value, exact = value.astype(dtype), exact.astype(dtype)
-    largest = jnp.max(jnp.abs(exact), initial=0)
-    unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
-    return jnp.sum(jnp.square(jnp.abs(exact) / unit)), jnp.sum(jnp.square(jnp.abs(value - exact) / unit))
+    size = jnp.where(jnp.isfinite(exact), jnp.abs(exact), 0)
+    largest = jnp.max(size, initial=0)
+    unit = jnp.where(largest > 0, largest, 1)
+    noise = jnp.where(value == exact, 0, jnp.abs(value - exact))
+    return jnp.sum(jnp.square(size / unit)), jnp.sum(jnp.square(noise / unit))
 
 
 def _ratio(powers: Any) -> float:

@@ -133,3 +133,17 @@ def test_layers_of_a_scan_share_the_choice():
     }
     errors = {name: noise(model, apply, w, [*x]) for name, model in models.items()}
     assert errors["auto"] == min(errors.values())
+
+
+def test_masked_outputs_do_not_hide_errors():
+    """Equal infinities are no error, and no signal."""
+    params, batches = problem(0.0)
+    mask = np.arange(16) % 3 == 0
+
+    def masked(params, x):
+        return jnp.where(mask[None], -jnp.inf, x @ params["w"])
+
+    for apply in (product, masked):
+        model = dml.ptq.quantize(apply, params, batches, observer="auto", progress=False)
+        (ratio,) = model.sqnr(params, batches[0]).outputs
+        assert ratio > 25

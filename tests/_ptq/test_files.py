@@ -354,3 +354,24 @@ def test_as_many_channels_as_a_table_has_entries(path):
     save(path, model)
     loaded = load(path, f, params)
     assert_same_bits(loaded.apply(loaded.params, x), model.apply(model.params, x))
+
+
+def test_a_function_without_parameters(path):
+    x = np.eye(3, dtype=np.float32)
+
+    def f(params, x):
+        return x @ x
+
+    save(path, dml.ptq.quantize(f, None, [x], progress=False))
+    loaded = load(path, f)
+    assert_same_bits(loaded.apply(loaded.params, x), load(path, f, None).apply(loaded.params, x))
+    with pytest.raises(PtqError, match="params are not those of"):
+        load(path, f, {})
+
+
+def test_a_folder_in_place_of_a_path(tmp_path):
+    x = np.eye(3, dtype=np.float32)
+    model = dml.ptq.quantize(lambda w, x: x @ w, x, [x], progress=False)
+    with pytest.raises(IsADirectoryError, match="path is a folder, expected the path of a file"):
+        save(tmp_path, model)
+    assert not list(tmp_path.iterdir())

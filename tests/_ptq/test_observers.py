@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.on_devices import run_on_eight
 from jaxdml.errors import PtqError
@@ -152,14 +153,14 @@ def test_names():
 
 
 def test_wrong_options():
-    for wrong in (-0.1, 1, np.nan):
+    for wrong in (-0.1, 1, np.nan, "0.9"):
         with pytest.raises(PtqError, match=r"MovingAverage: momentum is .*, expected at least 0 and below 1"):
             MovingAverage(momentum=wrong)
-    for wrong in (50, 101, np.nan):
+    for wrong in (50, 101, np.nan, "a"):
         with pytest.raises(PtqError, match=r"Percentile: percentile is .*, expected above 50 and at most 100"):
             Percentile(percentile=wrong)
-    for wrong in (1, 2**16 + 1):
-        with pytest.raises(PtqError, match=r"LeastSquares: bins is .*, expected 2 to 65536 on each side of 0"):
+    for wrong in (1, 2**16 + 1, 64.0, None):
+        with pytest.raises(PtqError, match=r"LeastSquares: bins is .*, expected an integer from 2 to 65536"):
             LeastSquares(bins=wrong)
 
 
@@ -191,3 +192,24 @@ def test_an_observer_of_ones_own():
     assert merged.count.tolist() == [BATCHES.size] * len(BATCHES)
     with pytest.raises(TypeError, match="abstract"):
         Observer()
+
+
+def test_wrong_observers_of_users():
+    class Undecorated(MinMax):
+        pass
+
+    def quantize(observer):
+        return dml.ptq.quantize(lambda w, x: x @ w, np.eye(3, dtype=np.float32), [np.eye(3)], observer=observer)
+
+    with pytest.raises(PtqError, match=r"class Undecorated, which is not a pytree: .* write @jax.tree_util.register_d"):
+        quantize(Undecorated())
+    for wrong in (None, (0.0, 1.0, 2.0), ("a", "b"), (np.zeros(3), np.ones(3))):
+
+        @jax.tree_util.register_dataclass
+        @dataclass(frozen=True)
+        class Returning(MinMax):
+            def range(self, dtype, wrong=wrong):
+                return wrong
+
+        with pytest.raises(PtqError, match=r"Returning.range returned .*, expected the lower and the upper end.*\(\)"):
+            quantize(Returning())

@@ -11,6 +11,7 @@ from jax import lax
 
 import jaxdml as dml
 from _ptq.quantized import decibels, is_right
+from helpers.marks import rest_rarely
 from jaxdml.ptq import PtqError, Rule
 
 RANDOM = np.random.default_rng(3)
@@ -360,3 +361,12 @@ def test_quantize_inside_of_jit_is_an_error():
     match = "quantize computes with the values of params and batches: call it outside of jax.jit"
     with pytest.raises(PtqError, match=match):
         jax.jit(lambda x: quantize(batches=[x]).apply)(X)
+
+
+@pytest.mark.parametrize("wrong", rest_rarely(["s", np.array(["a"], object)], 1))
+def test_inputs_that_are_not_numbers(wrong):
+    with pytest.raises(PtqError, match="batch 1 is not an array of numbers or a pytree"):
+        quantize(batches=[X, wrong])
+    model = quantize()
+    with pytest.raises(PtqError, match="input 0 is not an array of numbers or a pytree"):
+        model.apply(model.params, wrong)

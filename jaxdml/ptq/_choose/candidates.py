@@ -66,10 +66,12 @@ def best_of(
 
 
 def _powers(received: Any, exact: Any) -> tuple[float, float]:
-    """Sums of squares of the noise and of the signal."""
+    """Sums of squares of the noise and of the signal. Equal elements, which may be infinite, add no noise."""
     dtype = np.complex128 if np.iscomplexobj(exact) else np.float64
     received, exact = (np.asarray(x).astype(dtype) for x in (received, exact))
-    return float(np.sum(np.square(np.abs(received - exact)))), float(np.sum(np.square(np.abs(exact))))
+    noise = np.subtract(received, exact, out=np.zeros_like(exact), where=received != exact)
+    signal = exact[np.isfinite(exact)]
+    return float(np.sum(np.square(np.abs(noise)))), float(np.sum(np.square(np.abs(signal))))
 
 
 def _ratios(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:

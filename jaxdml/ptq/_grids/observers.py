@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_class
 from jaxdml.ptq._grids import extremes, histograms
 from jaxdml.ptq._grids.ranges import ACTIVATIONS, integer_type
 from jaxdml.typing import Array, DType
 
+NUMBERS = (int, float, np.integer, np.floating)
 NO_VALUES, NO_LEAST, NO_GREATEST, FINITE = np.float32(0), np.float32(np.inf), np.float32(-np.inf), np.bool_(True)
 NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(histograms.LEAST_EXPONENT)
 
@@ -137,8 +139,8 @@ class MovingAverage(_Extremes):
     momentum: float = jax.tree.static(default=0.9)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise PtqError(f"MovingAverage: momentum is {self.momentum}, expected at least 0 and below 1")
+        if not isinstance(self.momentum, NUMBERS) or not 0 <= self.momentum < 1:
+            raise PtqError(f"MovingAverage: momentum is {self.momentum!r}, expected at least 0 and below 1")
 
     def with_values(self, x: Array) -> Self:
         low, high = extremes.of(x)
@@ -160,8 +162,9 @@ class _Histogram(_Extremes):
     counts: Any = field(default_factory=lambda: NO_COUNTS)
 
     def __post_init__(self) -> None:
-        if not 2 <= self.bins <= 2**16:
-            raise PtqError(f"{type(self).__name__}: bins is {self.bins}, expected 2 to 65536 on each side of 0")
+        if not is_integer(self.bins) or not 2 <= self.bins <= 2**16:
+            text = f"{type(self).__name__}: bins is {self.bins!r}"
+            raise PtqError(f"{text}, expected an integer from 2 to 65536, for each side of 0")
         if self.counts is NO_COUNTS:
             object.__setattr__(self, "counts", np.zeros(2 * self.bins + 1, np.float32))
 
@@ -212,8 +215,8 @@ class Percentile(_Histogram):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 50 < self.percentile <= 100:
-            raise PtqError(f"Percentile: percentile is {self.percentile}, expected above 50 and at most 100")
+        if not isinstance(self.percentile, NUMBERS) or not 50 < self.percentile <= 100:
+            raise PtqError(f"Percentile: percentile is {self.percentile!r}, expected above 50 and at most 100")
 
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
         fraction = self.percentile / 100
@@ -266,6 +269,9 @@ def observer_of(observer: str | Observer) -> Observer:
       PtqError: if the argument is anything else, such as a class.
     """
     if isinstance(observer, Observer):
+        if jax.tree_util.all_leaves([observer]):
+            text = f"observer is of the class {type(observer).__name__}, which is not a pytree: above the class, write"
+            raise PtqError(f"{text} @jax.tree_util.register_dataclass, then @dataclass(frozen=True)")
         return observer
     if isinstance(observer, type) and issubclass(observer, Observer):
         raise PtqError(f"observer is the class {observer.__name__}, expected an observer: write {observer.__name__}()")

@@ -4,7 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -94,6 +94,18 @@ class Traced:
 def shapes_of(tree: Any) -> Any:
     """Shapes and types of a pytree of arrays."""
     return jax.tree.map(struct_of, tree)
+
+
+def structs_of(inputs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    """Shapes and types of inputs, which the error calls `what`.
+
+    Raises:
+      PtqError: if a leaf is not an array or a number.
+    """
+    try:
+        return cast(tuple[Any, ...], shapes_of(inputs))
+    except TypeError as error:  # JAX raises it for strings and objects
+        raise PtqError(f"{what} is not an array of numbers or a pytree of such arrays: {error}") from error
 
 
 def leaves_of(inputs: Any) -> list[jax.Array]:
