@@ -98,6 +98,7 @@ JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
 // `size` bytes apart.
 JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
                                Cell* const* pixels) {
+  if (size == 1) return copy_cells(x, flip, channels, pixels[0]);  // images of one pixel have no order to change
   const I32 top = splat(int32_t(flip * 0x01010101u));
   for (int64_t c = 0; c < channels; c += 16) {
     const int64_t some = at_most(16, channels - c);
@@ -161,8 +162,9 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
         copy_cells(x + (input_row + i) * one.width + left + first_column, flip, columns,
                    cells + (row + i) * copy.row_cells + first_column);
     const bool is_turned = is_inside && copy.has_all_columns && !copy.is_as_in_image();
-    for (int64_t p = 0; is_turned && p < rows * columns; p += kBytes) {
-      const int64_t count = at_most(kBytes, rows * columns - p);
+    const int64_t all = rows * columns, count = at_most(kBytes, all);
+    for (int64_t done = 0; is_turned && done < all; done += kBytes) {
+      const int64_t p = at_most(done, all - count);  // the last vector is full, and repeats pixels of the one before
       Cell* pixels[kBytes];
       place(copy, {copy.row_cells, first_column, 1, columns}, cells + row * copy.row_cells, p, count, pixels);
       copy_pixels(x + input_row * one.width + left + first_column + p, one.height * one.width, filter.channels, count,

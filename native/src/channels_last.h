@@ -170,6 +170,7 @@ JAXDML_INLINE void channels_last_by_tiles(const Convolution& one, const Channels
 // Transposes `count` pixels of up to kBytes channels into the output. Output channels are `channel` bytes apart.
 JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outputs, int64_t size, int64_t channel,
                                 uint8_t* y) {
+  if (channel == size) return copy_bytes(y, from, outputs * size);  // images of one pixel
   if (size == 4) {
     for (int64_t o = 0; o < outputs; o += 4)
       for (int64_t p = 0; p < count; p += 4) {

@@ -73,28 +73,40 @@ struct BlockChannels {
   float multipliers[kChannels];
 };
 
-// Output channels `first`, `first` + `step`, and so on: their parameters, and their weights as lanes.
+// The bits of a lane's kDepth elements that belong to the kernel, in group g of a row.
+JAXDML_INLINE int32_t bits_of_kernel(const Filter& filter, int64_t g) {
+  const int64_t left = filter.columns - g * kDepth;
+  return left < kDepth ? int32_t((1u << (left * (32 / kDepth))) - 1) : -1;
+}
+
+// Output channels `first`, `first` + `step`, and so on: their parameters, and their weights as lanes. kDepth weights of a
+// row of the kernel are adjacent in the packed filter, and make one lane.
 JAXDML_INLINE void read_block(const Convolution& one, const StridedDepthwisePlan& plan, const Channels& channels,
                               int64_t first, int64_t step, int64_t count, Cell* weights, BlockChannels& block) {
   const Filter& filter = one.filter;
-  const int64_t depth = padded_filter_depth(filter), run = plan.groups * kDepth;
-  const Cell* rows = packed_filter(one).rows;
-  memset(weights, 0, size_t(plan.weight_count) * sizeof(Cell));
+  const int64_t depth = padded_filter_depth(filter);
+  const Cell* rows = packed_filter(one).rows + first * depth;
+  auto* lanes = reinterpret_cast<Dword*>(weights);
+  if (count < kChannels) memset(weights, 0, size_t(plan.weight_count) * sizeof(Cell));
+  // interleave_pixels does not sort the lanes; lane order[c] belongs to channel c.
+  I32 lanes_in_order[kChannelVectors];
+  for (int i = 0; i < kChannels; i++) lanes_in_order[i / kLanes][i % kLanes] = i;
+  put_lanes_in_order(lanes_in_order);
+  int32_t order[kChannels];
+  for (int v = 0; v < kChannelVectors; v++) store(order + v * kLanes, lanes_in_order[v]);
   for (int64_t c = 0; c < count; c++) {
     const int64_t o = first + c * step;
     block.offsets[c] = channels.offsets[o];
     block.zero_points[c] = channels.zero_points[o];
     block.multipliers[c] = channels.multipliers[o];
-    for (int64_t u = 0; u < filter.rows; u++)
-      for (int64_t v = 0; v < filter.columns; v++)
-        weights[(u * run + v) * kChannels + c] = rows[o * depth + u * filter.columns + v];
   }
-  for (int64_t i = 0; i < filter.rows * plan.groups; i++) {
-    I32 lanes[kChannelVectors];
-    interleave_pixels(weights + i * kDepth * kChannels, lanes);
-    for (int v = 0; v < kChannelVectors; v++)
-      store(weights + i * kDepth * kChannels + v * (kBytes / int64_t(sizeof(Cell))), lanes[v]);
-  }
+  for (int64_t u = 0; u < filter.rows; u++)
+    for (int64_t g = 0; g < plan.groups; g++, lanes += kChannels) {
+      const Cell* from = rows + u * filter.columns + g * kDepth;
+      const Dword kept = bits_of_kernel(filter, g);
+      for (int64_t c = 0; c < count; c++)
+        lanes[order[c]] = *reinterpret_cast<const Dword*>(from + c * step * depth) & kept;
+    }
 }
 
 // Sums the products of one output pixel of kChannels channels. Its window begins at `window`, and rows are `step` cells
@@ -111,10 +123,8 @@ JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, cons
       for (int v = 0; v < kChannelVectors; v++)
         sums[v] = ActivationLanes::dot(sums[v], seen[v], load(weights + v * kVectorCells));
       if (!has_zero_points) continue;
-      const int64_t left = filter.columns - g * kDepth;  // elements of this group that belong to the kernel
-      const uint32_t ones = kDepth == 4 ? 0x01010101u : 0x00010001u, bits = 32 / kDepth;
-      const I32 kept = splat(int32_t(left < kDepth ? ones & ((1u << (left * bits)) - 1) : ones));
-      for (int v = 0; v < kChannelVectors; v++) window_sums[v] = ActivationLanes::dot(window_sums[v], seen[v], kept);
+      const I32 ones = splat((kDepth == 4 ? 0x01010101 : 0x00010001) & bits_of_kernel(filter, g));
+      for (int v = 0; v < kChannelVectors; v++) window_sums[v] = ActivationLanes::dot(window_sums[v], seen[v], ones);
     }
   put_lanes_in_order(sums);
   if (has_zero_points) put_lanes_in_order(window_sums);
@@ -131,8 +141,8 @@ JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, cons
 template <class Sum>
 JAXDML_INLINE void store_strided_pixels(int64_t count, const Sum& sum, const BlockChannels& block, const Output& output,
                                         int64_t outputs, int64_t channel, uint8_t* y) {
-  I32 rows[16] = {};
-  for (int64_t i = 0; i < at_most(16, count); i++) {
+  I32 rows[16];
+  for (int64_t i = 0; i < 16; i++) {
     F32 values[4] = {};
 #pragma GCC unroll 4
     for (int part = 0; part < kBytes / 16; part++) {
