@@ -168,6 +168,30 @@ def test_scanned_layers_have_their_own_grids():
     assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(received - expected))) > 40
 
 
+def scanned(at_start):
+    """A scan whose body rounds the values at its start, where the product reads them, or at its end."""
+
+    def rounded(x):
+        return dml.fake_quantize(x, np.float32(0.01), np.uint8(128))
+
+    def layer(x, w):
+        w = dml.fake_quantize(w, np.float32(0.01), output_dtype=np.int8)
+        return (jnp.tanh(rounded(x) @ w) if at_start else rounded(jnp.tanh(x @ w))), None
+
+    return lambda w, x: lax.scan(layer, x if at_start else rounded(x), w)[0]
+
+
+def test_a_carry_has_no_grid_of_its_own():
+    w, x = normal(3, 8, 8, scale=0.3), normal(16, 8)
+    remark = "a carry of a scan has no scale of its own: in the body, apply fake_quantize to what products read"
+    for at_start in (False, True):
+        apply = scanned(at_start)
+        model = ptq.quantize(apply, w, [x / 8], progress=False)  # a range that does not fit the carry
+        assert str(model).count(remark) == (0 if at_start else 2)
+        error = model.apply(model.params, x) - jax.jit(apply)(w, x)
+        assert (float(np.max(np.abs(error))) < 0.05) == at_start
+
+
 REMARKS = {
     "no contraction reads or writes what it quantizes": lambda p, x: jnp.exp(
         dml.fake_quantize(jnp.sin(x @ p["a"]), 0.01, np.uint8(128))

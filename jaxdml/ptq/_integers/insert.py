@@ -28,6 +28,8 @@ from jaxdml.ptq._trace.values import Value, factor_name, wide_name
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
+ALONE = "no contraction reads or writes what it quantizes"
+CARRIED = "a carry of a scan has no scale of its own: in the body, apply fake_quantize to what products read"
 ROUNDED_AGAIN = "fake_quantize rounds the weights to another grid: they are rounded again, {}"
 MOST_STEPS = 2.0**30  # largest quantized bias; the rest of int32 is for the sum of products
 
@@ -108,7 +110,7 @@ class _Inserter:
             self._append_table(node)
             return
         if node.operator is op.FAKE_QUANTIZE:
-            remark = "" if self._is_beside_contraction(node) else "no contraction reads or writes what it quantizes"
+            remark = "" if self._is_beside_contraction(node) else CARRIED if self._is_carried(output) else ALONE
             self._convert(QUANTIZE, self._read(node.inputs[0], False), _named(output, "quantized"), output, remark)
             self._dequantize(output)
             return
@@ -194,6 +196,12 @@ class _Inserter:
                 pending += reader.outputs if moves(reader) else ()
                 found.append(reader)
         return any(each.operator.kind in op.CONTRACTIONS for each in found)
+
+    def _is_carried(self, name: str) -> bool:
+        """Whether a value is carried from step to step of a scan, or is the initial value for one."""
+        loop = self._unit.loop
+        is_result = loop is not None and name in self._graph.outputs[: loop.carried]
+        return is_result or any(reader.outputs[0] in self._bodies for reader in self._readers.get(name, []))
 
     def _convert(
         self, operator: Any, before: str, after: str, name: str, remark: str = "", *, is_wide: bool = False
