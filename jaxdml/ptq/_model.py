@@ -194,7 +194,7 @@ class Model:
           *inputs: inputs of the float function.
           advice: the number of worst layers for which rules are tried. For each option of a `Rule` that can change such
             a layer, the function is quantized again with these inputs as the only calibration batch, and the outputs
-            are compared with those of a model quantized the same way without the rule.
+            are compared with those of a model quantized the same way without the rule. Layers in scans are not tried.
 
         Returns:
           The signal-to-quantization-noise ratios; `print` shows them as a table, and their method `plot` draws them.

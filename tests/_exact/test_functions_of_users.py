@@ -120,3 +120,22 @@ def test_explicit_mesh_axes(name):
     with jax.sharding.use_abstract_mesh(mesh):
         got, want = (jax.eval_shape(f, struct) for f in (dml.exact(function), function))
     assert (got.shape, got.sharding) == (want.shape, want.sharding)
+
+
+REMEDIES = {
+    "log2": (jnp.log2, lambda x: jnp.log(x) * np.float32(1 / np.log(2))),
+    "cbrt": (lax.cbrt, lambda x: jnp.sign(x) * jnp.abs(x) ** (1 / 3)),
+    "apply": (lambda x: jnp.asarray(x).at[1].apply(jnp.sin), lambda x: jnp.asarray(x).at[1].set(jnp.sin(x[1]))),
+}
+
+
+@pytest.mark.parametrize("name", rest_rarely(REMEDIES, 2))
+def test_remedies_work(name):
+    f, remedy = REMEDIES[name]
+    x = np.abs(X) + np.float32(0.1)
+    with pytest.raises(dml.ExactError, match="write "):
+        dml.exact(f)(x)
+    want = f(x)
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            assert np.allclose(dml.exact(remedy)(x), want, rtol=1e-5, atol=1e-6)
