@@ -122,3 +122,10 @@ def test_bias_that_does_not_fit_int32_is_an_error_for_those_who_quantize_by_hand
         dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([1e-12]))
     least = float(str(caught.value).split()[-1])
     dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([least]))
+
+
+def test_inputs_that_do_not_fit_are_compared_with_earlier_ones():
+    """The function was traced before, so advice about the form of batches would mislead."""
+    model = quantize()
+    with pytest.raises(PtqError, match=r"but 3 were given\nThe inputs were \(float32\[8, 6\]\) before(\n|$)"):
+        model.apply(model.params, X, X)

@@ -83,7 +83,7 @@ class Traced:
             raise
         except Exception as error:  # the function may raise anything
             text = f"apply cannot be traced with the inputs ({words})"
-            advice = remedy or _advice(apply, inputs)
+            advice = remedy or ("" if self._earlier else _advice(apply, inputs))
             if not advice and self._earlier not in ("", words):
                 advice = EARLIER.format(self._earlier)
             raise PtqError(f"{text}: {type(error).__name__}: {error}{advice}") from error
