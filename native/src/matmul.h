@@ -183,13 +183,22 @@ JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has
   copy_bytes(static_cast<uint8_t*>(one.y) + (m * one.columns + n) * size, bytes, count * size);
 }
 
+// Subtracts the zero point from a row of cells of 16 bits, which hold the differences; then no column sums are needed.
+JAXDML_INLINE void center(Cell* cells, int64_t depth, Row& row) {
+  for (int64_t k = 0; k < depth; k++) cells[k] = Cell(cells[k] - row.zero_point);
+  row.sum = int32_t(uint32_t(row.sum) - uint32_t(depth) * uint32_t(row.zero_point));
+  row.zero_point = 0;
+}
+
 // Multiplies rows by columns `first` to `last` of a raw b, which is not packed.
 static void matmul_unpacked(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                             const Cell* cells, int64_t stride, int64_t first, int64_t last, uint8_t* scratch) {
   const int64_t bytes = unpacked_bytes(one.rows, last - first), width = bytes / 4 / (one.rows + 1);
   auto* const sums = reinterpret_cast<int32_t*>(scratch + bytes);
+  bool has_a_zero_points = false;
+  for (int64_t r = 0; r < one.rows; r++) has_a_zero_points |= rows[r].zero_point != 0;
   multiply_few_rows(cells, stride, one.rows, one.b, one.depth, one.columns, first, last,
-                    flip_to_signed(one.b_zero_point.is_signed), scratch, sums);
+                    flip_to_signed(one.b_zero_point.is_signed), has_a_zero_points, scratch, sums);
   set_columns(one, sums + one.rows * width, first, last, columns);
   for (int64_t r = 0; r < one.rows; r++)
     for (int64_t n = first; n < last; n += kLanes) {
@@ -286,6 +295,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
         if (p.is_copied && rest < last) {
           copy_cells(a + r * one.depth, flip, one.depth, copies + r * stride);
           for (int64_t k = one.depth; k < depth; k++) copies[r * stride + k] = 0;
+          if (p.is_unpacked && sizeof(Cell) > 1) center(copies + r * stride, one.depth, rows[r]);
         }
       }
       const uint8_t* cells = p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a;
