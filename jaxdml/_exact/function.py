@@ -1,7 +1,7 @@
 """`jaxdml.exact`: a function whose results have the same bits everywhere."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -69,16 +69,6 @@ def _is_array(x: Any) -> bool:
     return hasattr(x, "dtype")  # Python numbers have none
 
 
-def _anew[**P, R](f: Callable[P, R]) -> Callable[P, R]:
-    """f as a new object: JAX caches traces by object, and what f closes over may have changed."""
-
-    @functools.wraps(f)
-    def same(*args: P.args, **kwargs: P.kwargs) -> R:
-        return f(*args, **kwargs)
-
-    return same
-
-
 def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Callable[P, R]:
     """f evaluated by the rules, after `check` has been called with its jaxpr. XLA computes equations without a rule."""
 
@@ -101,26 +91,29 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
             args, kwargs = jax.tree.unflatten(structure, every)
             return f(*args, **kwargs)
 
-        operands: list[Any] = list(arrays.values())
-        floats: Callable[..., Any] = flat  # f as XLA computes it
-        if len(arrays) == len(leaves):
-            closed, shapes = jax.make_jaxpr(_anew(f), return_shape=True)(*args, **kwargs)  # JAX's errors name f
+        if len(arrays) == len(leaves):  # JAX's errors name f; as a new object, because JAX caches traces by object
+            closed, shapes = jax.make_jaxpr(functools.partial(f), return_shape=True)(*args, **kwargs)
         else:
-            closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*operands)
+            closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays.values())
         check(closed.jaxpr)
-        if any(isinstance(value, jax.core.Tracer) for value in closed.consts):  # f may close over what grad traces
-            floats, hoisted = jax.closure_convert(flat, *operands)
-            operands += hoisted
-            closed, shapes = jax.make_jaxpr(floats, return_shape=True)(*operands)
+        # What f closes over may be traced, for example by grad; then it is an operand of the custom derivative.
+        captured = {place: x for place, x in enumerate(closed.consts) if isinstance(x, jax.core.Tracer)}
 
-        @jax.custom_jvp
-        def computed(*traced: Any) -> Any:
-            return jax.tree.unflatten(jax.tree.structure(shapes), evaluate(closed.jaxpr, closed.consts, traced))
+        def by(evaluator: Callable[[Any, list[Any], Sequence[Any]], list[Any]]) -> Callable[..., Any]:
+            def function(of_captured: list[Any], *inputs: Any) -> Any:
+                given = dict(zip(captured, of_captured, strict=True))
+                constants = [given.get(place, x) for place, x in enumerate(closed.consts)]
+                return jax.tree.unflatten(jax.tree.structure(shapes), evaluator(closed.jaxpr, constants, inputs))
+
+            return function
+
+        computed = jax.custom_jvp(by(evaluate))
+        floats = by(lambda jaxpr, constants, inputs: jax.core.eval_jaxpr(jaxpr, constants, *inputs))
 
         @computed.defjvp
         def _derivative(primals: Any, tangents: Any) -> Any:
             return computed(*primals), jax.jvp(floats, primals, tangents)[1]
 
-        return computed(*operands)
+        return computed(list(captured.values()), *arrays.values())
 
     return call

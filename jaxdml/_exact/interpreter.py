@@ -11,11 +11,10 @@ from jax.extend.core.primitives import convert_element_type_p
 from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
-from jaxdml._exact.conversions import is_float
-from jaxdml._exact.flat import flattened
+from jaxdml._exact.conversions import FLOATS, is_float
+from jaxdml._exact.flat import Operation, flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
 from jaxdml._exact.rules import (
-    OF_NEGATION,
     RULES,
     as_it_is,
     has_rule,
@@ -28,6 +27,7 @@ from jaxdml._exact.scatters import updates_of_an_element
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
+TOP_OF_NEGATION = Operation("top_k_of_negation")
 LOOPS = frozenset(("scan", "while", "cond"))
 COUNTS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("reduce_sum", "reduce_prod"), lambda eqn: count_of(eqn.invars[0].aval.shape, eqn.params["axes"])),
@@ -180,12 +180,10 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
 
 
 def _with_order_of_nan(eqns: Sequence[Any]) -> list[Any]:
-    """The equations; each top_k of -y is marked, so that NaN of y are its largest elements, as in jnp.partition."""
-    negations = {eqn.result for eqn in eqns if eqn.primitive.name == "neg"}
+    """The equations; in top_k(-y), NaN of y are the largest elements of y, as in jnp.partition."""
+    negations = {eqn.result for eqn in eqns if eqn.primitive.name == "neg" and eqn.result.aval.dtype in FLOATS}
     return [
-        eqn._replace(params={**eqn.params, OF_NEGATION: True})
-        if eqn.primitive.name == "top_k" and _is_of_floats(eqn.invars[0]) and eqn.invars[0] in negations
-        else eqn
+        eqn._replace(primitive=TOP_OF_NEGATION) if eqn.primitive.name == "top_k" and eqn.invars[0] in negations else eqn
         for eqn in eqns
     ]
 

@@ -64,8 +64,8 @@ def place(x: Array, reduce: Callable[[Array], Array], nan: np.int32) -> Array:
 def top(x: Array, count: int, axis: int, nan: np.int32) -> tuple[Array, Array]:
     """The `count` largest elements and their indices; equal elements keep their order. All NaN have the key `nan`."""
     axis = axis % x.ndim
-    places = np.arange(x.shape[axis], dtype=np.int32).reshape([-1 if each == axis else 1 for each in range(x.ndim)])
-    index = broadcast_like(jnp.asarray(places), x)
+    places = lax.expand_dims(lax.iota(jnp.int32, x.shape[axis]), [each for each in range(x.ndim) if each != axis])
+    index = broadcast_like(places, x)
     _, index, sorted_x = lax.sort((~keys(x, nan), index, x), dimension=axis, is_stable=True, num_keys=1)
     return (
         lax.slice_in_dim(sorted_x, 0, count, axis=axis),

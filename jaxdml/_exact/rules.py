@@ -83,7 +83,9 @@ def widened_on_cuda(primitive: Any, params: Params) -> Computed:
 
 def is_sum_of_products(name: str, params: Params) -> bool:
     """Whether a primitive adds up products. A dot_general that contracts no axis multiplies, and adds nothing."""
-    return name == "conv_general_dilated" or (name == "dot_general" and bool(params["dimension_numbers"][0][0]))
+    if name == "dot_general":
+        return bool(params["dimension_numbers"][0][0])
+    return name in ("conv_general_dilated", "ragged_dot_general")
 
 
 def has_rule(name: str, params: Params) -> bool:
@@ -170,16 +172,14 @@ def _running(x: Array, params: Params) -> Array:
     return sums.running(x, functools.partial(lax.cumsum, axis=axis, reverse=params["reverse"]), axis)
 
 
-def _top(primitive: Any, params: Params) -> Computed:
+def _top(primitive: Any, params: Params, nan: np.int32) -> Computed:
     def compute(x: Array) -> list[Array]:
-        nan = order.LEAST if params.get(OF_NEGATION) else order.GREATEST
         values, places = order.top(widened(x), params["k"], params.get("axis", -1), nan)
         return [narrowed(values, x.dtype), places]
 
     return compute
 
 
-OF_NEGATION = "of_negation"  # a parameter of top_k that interpreter.py sets: x is -y, and NaN of y are largest
 MOVES = (
     "abs", "neg", "copy", "stop_gradient", "select_n", "is_finite", "reshape", "transpose", "broadcast_in_dim",
     "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev",
@@ -255,7 +255,8 @@ RULES: Mapping[str, Rule] = {
     "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
     "dot_general": outer_product,  # others are sums of products, which have no rule
     "sort": lambda primitive, params: functools.partial(order.stable, primitive, dict(params)),
-    "top_k": _top,
+    "top_k": functools.partial(_top, nan=order.GREATEST),
+    "top_k_of_negation": functools.partial(_top, nan=order.LEAST),  # interpreter.py puts it in place of top_k(-y)
     "flush": lambda primitive, params: flushed,  # flat.py adds it where an input is read
 }
 

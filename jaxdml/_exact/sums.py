@@ -130,7 +130,7 @@ def windowed(x: Array, params: Any) -> Array:
     windows = zip(params["window_dimensions"], params["window_strides"], params["window_dilation"], strict=True)
     for axis, (size, stride, dilation) in enumerate(windows):
         length = x.shape[axis] - (size - 1) * dilation
-        starts = [place * dilation if length > 0 else 0 for place in range(size)]  # a longer window fits nowhere
+        starts = [place * dilation if length >= 0 else 0 for place in range(size)]  # a longer window fits nowhere
         parts = [lax.slice_in_dim(x, start, start + max(length, 0), stride, axis) for start in starts]
         x = parts[0]
         for part in parts[1:]:

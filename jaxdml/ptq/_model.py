@@ -98,8 +98,8 @@ class Model:
           A pytree of the same structure, shapes and types as the float function's result. All derivatives are 0.
 
         Raises:
-          PtqError: if params have the wrong structure, shape or type, or if the function has different layers for
-            inputs of these sizes.
+          PtqError: if params have the wrong structure, shape or type, if an input is not made of numbers, or if the
+            function has different layers for inputs of these sizes.
         """
         if not _are_same(params, self._own) and _described(params) != self._described:
             raise PtqError(wrong_params(self._own, params))

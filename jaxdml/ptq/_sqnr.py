@@ -367,4 +367,5 @@ def _powers(value: Any, exact: Any) -> Any:
 
 def _ratio(powers: Any) -> float:
     signal, noise = map(float, powers)
-    return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf
+    share = math.inf if noise == 0 else signal / noise
+    return 10 * math.log10(share) if share else -math.inf

@@ -164,9 +164,10 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
     const bool is_turned = is_inside && copy.has_all_columns && !copy.is_as_in_image();
     const int64_t all = rows * columns, count = at_most(kBytes, all);
     for (int64_t done = 0; is_turned && done < all; done += kBytes) {
-      const int64_t p = at_most(done, all - count);  // the last vector is full, and repeats pixels of the one before
+      const int64_t p = at_most(done, all - count);  // the last vector is full, and overlaps the one before
       Cell* pixels[kBytes];
       place(copy, {copy.row_cells, first_column, 1, columns}, cells + row * copy.row_cells, p, count, pixels);
+      for (int64_t i = 0; i < done - p; i++) pixels[i] = nullptr;  // stored already
       copy_pixels(x + input_row * one.width + left + first_column + p, one.height * one.width, filter.channels, count,
                   flip, pixels);
     }

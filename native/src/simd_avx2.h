@@ -104,9 +104,6 @@ JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
   const __m256i pairs = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(*reinterpret_cast<const Dword*>(from)));
   return (I32)_mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28)) & splat(15);
 }
-JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
-  return load_bytes(from, count < kBytes ? count : kBytes);
-}
 JAXDML_INLINE void store_some(uint8_t* to, Sixteen bytes, int64_t count) {
   if (count >= 16) return store_sixteen(to, bytes);
   uint8_t all[16];

@@ -31,7 +31,7 @@ JAXDML_INLINE Sixteen load_part(const uint8_t* from, int64_t count) {
     memcpy(&last, at + bytes - int64_t(sizeof last), sizeof last);
     return uint64_t(first) | uint64_t(last) << (8 * (bytes - int64_t(sizeof last)));
   };
-  const auto few = [&](const uint8_t* at, int64_t bytes) -> uint64_t {  // from 0 to 8
+  const auto few = [&](const uint8_t* at, int64_t bytes) -> uint64_t {  // from 0 to 7
     if (bytes >= 4) return overlapping(uint32_t(), at, bytes);
     if (bytes >= 2) return overlapping(uint16_t(), at, bytes);
     return bytes ? *at : 0;
@@ -51,6 +51,9 @@ JAXDML_INLINE I32 load_bytes(const uint8_t* from, int64_t count) {
   I32 all;
   memcpy(&all, parts, sizeof all);
   return all;
+}
+JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
+  return load_bytes(from, count < kBytes ? count : kBytes);
 }
 JAXDML_INLINE void store_bytes(uint8_t* to, I32 x, int64_t count) {
   if (count == kBytes) return store(to, x);

@@ -152,9 +152,6 @@ JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
   memcpy(&four, from, 2);
   return (I32)((U32)splat(int32_t(four)) >> U32{0, 4, 8, 12}) & splat(15);
 }
-JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
-  return load_bytes(from, count < kBytes ? count : kBytes);
-}
 JAXDML_INLINE void store_some(uint8_t* to, Sixteen bytes, int64_t count) {
   store_bytes(to, (I32)bytes, count < kBytes ? count : kBytes);
 }

@@ -79,15 +79,14 @@ JAXDML_INLINE int32_t bits_of_kernel(const Filter& filter, int64_t g) {
   return left < kDepth ? int32_t((1u << (left * (32 / kDepth))) - 1) : -1;
 }
 
-// Output channels `first`, `first` + `step`, and so on: their parameters, and their weights as lanes. kDepth weights of a
-// row of the kernel are adjacent in the packed filter, and make one lane.
+// Output channels `first`, `first` + `step`, and so on: their parameters, and their weights as lanes. kDepth weights of
+// a row of the kernel are adjacent in the packed filter, and make one lane.
 JAXDML_INLINE void read_block(const Convolution& one, const StridedDepthwisePlan& plan, const Channels& channels,
                               int64_t first, int64_t step, int64_t count, Cell* weights, BlockChannels& block) {
   const Filter& filter = one.filter;
   const int64_t depth = padded_filter_depth(filter);
   const Cell* rows = packed_filter(one).rows + first * depth;
   auto* lanes = reinterpret_cast<Dword*>(weights);
-  if (count < kChannels) memset(weights, 0, size_t(plan.weight_count) * sizeof(Cell));
   // interleave_pixels does not sort the lanes; lane order[c] belongs to channel c.
   I32 lanes_in_order[kChannelVectors];
   for (int i = 0; i < kChannels; i++) lanes_in_order[i / kLanes][i % kLanes] = i;

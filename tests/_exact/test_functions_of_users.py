@@ -1,5 +1,6 @@
 """What functions do inside: close over traced values, call others, use empty arrays, partition, and fail with NaN."""
 
+import functools
 import warnings
 
 import jax
@@ -24,6 +25,18 @@ def test_values_that_a_function_closes_over_have_derivatives(transform):
 
     want, got = (jax.grad(loss)(X, exact) for exact in (lambda f: f, dml.exact))
     assert_same_bits(got, want)
+
+    def of_others(w, labels, mask, key, exact):
+        def inside(x):
+            return jnp.where(mask & jax.random.bernoulli(key, 0.5, x.shape), x * labels.astype(x.dtype), w)
+
+        return transform(exact(inside))(X).sum()
+
+    def gradient(exact):
+        others = np.int32([1, 2, 3]), np.array([True, False, True]), jax.random.key(0)
+        return jax.grad(jax.jit(functools.partial(of_others, exact=exact)))(X, *others)
+
+    assert_same_bits(gradient(dml.exact), gradient(lambda f: f))
     rows = jax.vmap(lambda w: dml.exact(lambda x: jnp.tanh(x * w))(X))(X)
     assert_same_bits(rows, dml.exact(jnp.tanh)(X * X[:, None]))
 
@@ -57,7 +70,10 @@ def test_products_of_groups_are_refused_or_left_to_xla():
         return lax.ragged_dot(x, x[None], jnp.int32([3]))
 
     x = np.eye(3, dtype=np.float32)
-    with pytest.raises(dml.ExactError, match=r'no rule for ragged_dot_general .*: write exact\(f, products="xla"\)'):
+    with pytest.raises(
+        dml.ExactError,
+        match=r'no rule for the float products of ragged_dot_general .*: write exact\(f, products="xla"\)',
+    ):
         dml.exact(ragged)(x)
     assert_same_bits(dml.exact(ragged, products="xla")(x), x)
 
@@ -71,6 +87,11 @@ def test_a_partition_with_nan_keeps_all_elements():
             assert_same_bits(found[count], np.sort(x)[count])
             assert_same_bits(np.sort(found), np.sort(x))
     assert_same_bits(dml.exact(lambda x: lax.top_k(x, 2)[0])(x), np.float32([np.nan, 3]))
+    assert_same_bits(dml.exact(lambda x: lax.top_k(-x, 1)[0])(np.int32([3, 1])), np.int32([-1]))
+    with jax.enable_x64(True):  # ptq leaves float64 to XLA
+        model = dml.ptq.quantize(lambda w, x: lax.top_k(-(x @ w).astype(float), 1)[0], X[:, None], [X[None]])
+        assert model.by_xla
+        assert model.apply(model.params, X[None]).dtype == np.float64
 
 
 def test_an_error_names_the_function():
@@ -86,12 +107,12 @@ def test_an_error_names_the_function():
     assert_same_bits(shifted(X), X + 1)  # the function is traced anew
 
 
-def test_debug_nans_checks_results():
-    with jax.debug_nans(True), jax.debug_infs(True):
+@pytest.mark.parametrize("check", [jax.debug_nans, jax.debug_infs])
+def test_debug_nans_checks_results(check):
+    with check(True):
         assert float(dml.exact(jnp.sum)(X)) == 1.5
-        for function in (jnp.log, lambda x: jnp.exp(x * 100)):
-            with pytest.raises(FloatingPointError, match="invalid value"):
-                dml.exact(function)(X)
+        with pytest.raises(FloatingPointError, match="invalid value"):
+            dml.exact(lambda x: jnp.log(x) if check is jax.debug_nans else jnp.exp(x * 100))(X)
 
 
 def test_infinite_python_numbers_warn_of_nothing():
@@ -103,8 +124,21 @@ def test_infinite_python_numbers_warn_of_nothing():
 def test_windows_longer_than_the_axis():
     x = np.ones((7, 1), np.float32)
     for first, join in ((0.0, lax.add), (-np.inf, lax.max)):
-        got = dml.exact(lambda x, a=first, join=join: lax.reduce_window(x, a, join, (2, 3), (1, 1), "VALID"))(x)
-        assert got.shape == (6, 0)
+        for size in (2, 3, 6):
+            window = (2, size)
+            got = dml.exact(lambda x, a=first, j=join, w=window: lax.reduce_window(x, a, j, w, (1, 1), "VALID"))(x)
+            assert got.shape == (6, 0)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("function", [
+    lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3), (1, 1), "VALID"), lambda x: lax.top_k(x, 2)[0],
+])  # fmt: skip
+def test_windows_and_orders_of_symbolic_sizes(function):
+    exact = jax.jit(dml.exact(function))
+    struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("2, n", constraints=["n >= 3"]), jnp.float32)
+    x = np.random.default_rng(0).standard_normal((2, 7), np.float32)
+    assert_same_bits(jax.export.export(exact)(struct).call(x), exact(x))
 
 
 @pytest.mark.parametrize("name", ["top_k", "add", "max"])

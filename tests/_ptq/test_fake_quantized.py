@@ -181,6 +181,17 @@ def scanned(at_start):
     return lambda w, x: lax.scan(layer, x if at_start else rounded(x), w)[0]
 
 
+def test_constants_and_sequences_of_a_scan_are_no_carries():
+    rounded = lambda x: dml.fake_quantize(jnp.sin(x), np.float32(0.01), np.uint8(128))  # noqa: E731
+    w, x = normal(3, 8, 8, scale=0.3), normal(16, 8)
+    for apply in (
+        lambda w, x: lax.scan(lambda h, each: (jnp.tanh(h @ each) + shared, None), x, w)[0]
+        if (shared := rounded(x)) is not None else None,
+        lambda w, x: lax.scan(lambda h, each: (h + jnp.tanh(each[0] @ w[0]) * each[1], None), x[0], (x, rounded(x)))[0],
+    ):  # fmt: skip
+        assert "a carry of a scan has" not in str(ptq.quantize(apply, w, [x], progress=False))
+
+
 def test_a_carry_has_no_grid_of_its_own():
     w, x = normal(3, 8, 8, scale=0.3), normal(16, 8)
     remark = "a carry of a scan has no scale of its own: in the body, apply fake_quantize to what products read"

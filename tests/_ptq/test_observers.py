@@ -154,10 +154,10 @@ def test_names():
 
 def test_wrong_options():
     for wrong in (-0.1, 1, np.nan, "0.9"):
-        with pytest.raises(PtqError, match=r"MovingAverage: momentum is .*, expected at least 0 and below 1"):
+        with pytest.raises(PtqError, match=r"MovingAverage: momentum is .*, expected a number, at least 0 and below 1"):
             MovingAverage(momentum=wrong)
     for wrong in (50, 101, np.nan, "a"):
-        with pytest.raises(PtqError, match=r"Percentile: percentile is .*, expected above 50 and at most 100"):
+        with pytest.raises(PtqError, match=r"Percentile: percentile is .*, expected a number above 50 and at most 100"):
             Percentile(percentile=wrong)
     for wrong in (1, 2**16 + 1, 64.0, None):
         with pytest.raises(PtqError, match=r"LeastSquares: bins is .*, expected an integer from 2 to 65536"):

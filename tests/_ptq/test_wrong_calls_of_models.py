@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 import jaxdml as dml
 from _ptq.quantized import is_right
@@ -129,3 +130,16 @@ def test_inputs_that_do_not_fit_are_compared_with_earlier_ones():
     model = quantize()
     with pytest.raises(PtqError, match=r"but 3 were given\nThe inputs were \(float32\[8, 6\]\) before(\n|$)"):
         model.apply(model.params, X, X)
+
+
+@pytest.mark.rare
+def test_texts_that_look_like_numbers():
+    names = ["1.2.a"]
+
+    def apply(params, x):
+        return checkpoint_name(mlp(params, x), names[0])
+
+    model = quantize(apply)
+    names[0] = "1.2.b"
+    with pytest.raises(PtqError, match=r"(?s)quantized .*1\.2\.a.*traced .*1\.2\.b.*quantize it again"):
+        model.apply(model.params, X[:3])

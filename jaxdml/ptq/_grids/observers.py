@@ -140,7 +140,7 @@ class MovingAverage(_Extremes):
 
     def __post_init__(self) -> None:
         if not isinstance(self.momentum, NUMBERS) or not 0 <= self.momentum < 1:
-            raise PtqError(f"MovingAverage: momentum is {self.momentum!r}, expected at least 0 and below 1")
+            raise PtqError(f"MovingAverage: momentum is {self.momentum!r}, expected a number, at least 0 and below 1")
 
     def with_values(self, x: Array) -> Self:
         low, high = extremes.of(x)
@@ -216,7 +216,7 @@ class Percentile(_Histogram):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.percentile, NUMBERS) or not 50 < self.percentile <= 100:
-            raise PtqError(f"Percentile: percentile is {self.percentile!r}, expected above 50 and at most 100")
+            raise PtqError(f"Percentile: percentile is {self.percentile!r}, expected a number above 50 and at most 100")
 
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
         fraction = self.percentile / 100

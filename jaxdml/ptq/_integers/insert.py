@@ -200,8 +200,15 @@ class _Inserter:
     def _is_carried(self, name: str) -> bool:
         """Whether a value is carried from step to step of a scan, or is the initial value for one."""
         loop = self._unit.loop
-        is_result = loop is not None and name in self._graph.outputs[: loop.carried]
-        return is_result or any(reader.outputs[0] in self._bodies for reader in self._readers.get(name, []))
+        if loop is not None and name in self._graph.outputs[: loop.carried]:
+            return True
+        for reader in self._readers.get(name, []):
+            body = self._unit.bodies.get(reader.outputs[0])
+            if body is not None and body.loop is not None:
+                first = len(body.loop.data) - body.loop.steps - body.loop.carried
+                if name in reader.inputs[first : first + body.loop.carried]:
+                    return True
+        return False
 
     def _convert(
         self, operator: Any, before: str, after: str, name: str, remark: str = "", *, is_wide: bool = False

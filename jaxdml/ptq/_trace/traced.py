@@ -155,4 +155,4 @@ def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
 def _in_32_bits(equation: str) -> str:
     """An equation's text with the types and the literals that it has without jax_enable_x64."""
     text = re.sub(r"(int|float)64", r"\g<1>32", equation)
-    return re.sub(r"=(-?\d[\d.e+-]*)", lambda number: f"={np.float32(number[1])}", text)
+    return re.sub(r"=(-?\d+\.?\d*(e[+-]?\d+)?)(?=[ ,]|$)", lambda number: f"={np.float32(number[1])}", text)
