@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,11 @@ from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ModelError, PtqError, api_boundary
-from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._choose.checks import check_outside
 from jaxdml.ptq._choose.equalize import multiplied
-from jaxdml.ptq._choose.flow import wide_readers
-from jaxdml.ptq._choose.modes import Mode, modes_as, options_to_try
+from jaxdml.ptq._choose.modes import FLOAT, Mode, modes_as, options_to_try
 from jaxdml.ptq._choose.rule import Rule
-from jaxdml.ptq._choose.unit import unit_of
+from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.adapt import Adapted, adapted, checked
 from jaxdml.ptq._integers.flat import Flat, flat
 from jaxdml.ptq._integers.fuse import explained, on_integers
@@ -30,6 +28,14 @@ from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
 from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of, structs_of
+
+
+def _on_integers(unit: Unit) -> Iterator[tuple[str, Node, Mode]]:
+    """Yields the scan or "", the node and the mode of each contraction that does not stay in floats."""
+    for scan, each in unit.each():
+        for node in each.graph.nodes:
+            if (mode := each.modes.get(node.outputs[0], FLOAT)) != FLOAT:
+                yield scan, node, mode
 
 
 def _described(params: Any) -> Any:
@@ -194,7 +200,7 @@ class Model:
           *inputs: inputs of the float function.
           advice: the number of worst layers for which rules are tried. For each option of a `Rule` that can change such
             a layer, the function is quantized again with these inputs as the only calibration batch, and the outputs
-            are compared with those of a model quantized the same way without the rule. Layers in scans are not tried.
+            are compared with those of a model quantized the same way without the rule.
 
         Returns:
           The signal-to-quantization-noise ratios; `print` shows them as a table, and their method `plot` draws them.
@@ -210,28 +216,25 @@ class Model:
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
         model = self._for(program)
-        builder = build(program) if model.unit is None else model.unit.builder
-        floats = builder.graph()
+        unit = unit_of(program, functools.partial(modes_as, self.modes)) if model.unit is None else model.unit
+        floats, builder = unit.builder.graph(), unit.builder
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
         constants = multiplied(constants, self.factors)
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
         given = dict(zip(program.inputs, leaves_of(inputs), strict=True))
-        contractions = {node.outputs[0]: node for node in floats.nodes}
-        contractions = {name: contractions[name] for name, mode in self.modes[""].items() if mode != "float"}
+        contractions = dict[str, list[str]]()
+        for scan, node, _ in _on_integers(unit):
+            contractions.setdefault(scan or node.outputs[0], []).append(node.name)
         found = sqnr_of(
             floats, model.graph, nodes, constants, given, program.output_names(), contractions=contractions,
             alone=advice > 0,
         )  # fmt: skip
-        if not advice:
-            return found
-        by_name = {node.name: node for node in contractions.values()}
-        worst = [by_name[name] for name in found.worst(advice)]
-        return replace(found, advice=self._advice(params, inputs, worst, wide_readers(floats)))
+        return replace(found, advice=self._advice(params, inputs, unit, found.worst(advice))) if advice else found
 
     def _advice(
-        self, params: Any, inputs: Sequence[Any], layers: Sequence[Node], can_read_wide: Set[str]
-    ) -> tuple[Advice, ...]:
-        """The gains from rules for some layers; `can_read_wide` holds the results of those that can read 16 bits.
+        self, params: Any, inputs: Sequence[Any], unit: Unit, names: Sequence[str]
+    ) -> tuple[Advice, ...]:  # fmt: skip
+        """The gains from rules for the layers with these names.
 
         Raises:
           PtqError: if the model cannot be quantized again.
@@ -245,13 +248,16 @@ class Model:
             return requantized(params, inputs, rules).sqnr(params, *inputs).total
 
         before, found = ratio(), list[Advice]()
-        for node in layers:
-            pattern, gains = f"^{re.escape(node.name)}$", dict[str, float]()
-            for options in options_to_try(node, self.modes[""], can_read_wide):
+        modes = {node.name: (node, mode) for _, node, mode in _on_integers(unit)}
+        is_alone, can_read_wide = len(modes) == 1, unit.can_read_wide()
+        for name in names:
+            node, mode = modes[name]
+            pattern, gains = f"^{re.escape(name)}$", dict[str, float]()
+            for options in options_to_try(node, mode, can_read_wide=name in can_read_wide, is_alone=is_alone):
                 words = ", ".join(f"{option}={value!r}" for option, value in options.items())
                 gains[words] = ratio(Rule(pattern, **options)) - before
             if gains:  # there are no options if the only layer on integers is dynamic and cannot read 16 bits
-                found.append(Advice(node.name, pattern, gains))
+                found.append(Advice(name, pattern, gains))
         return tuple(found)
 
     @functools.cached_property

@@ -33,7 +33,7 @@ class LayerError:
       clipped: the share (0 to 1) of the layer's exact values that lie more than half a step below the least or above
         the greatest number that the layer's integers represent. None if its results are floats.
       contractions: the names of the convolutions and products whose rules change the layer: those that compute it,
-        and, if its result is quantized, the first that reads it. Those in bodies of scans are left out.
+        and, if its result is quantized, the first that reads it; all in its body, if the layer is a scan.
       alone: the ratio in dB at the outputs if only this layer adds its own error. None unless advice was requested.
     """
 
@@ -167,7 +167,7 @@ def _finite(ratio: float) -> float:
 
 def sqnr_of(
     floats: Graph, quantized: Graph, nodes: tuple[Sequence[Node], Sequence[Node]], constants: Mapping[str, Any],
-    inputs: Mapping[str, Any], output_names: tuple[str, ...], *, contractions: Container[str],
+    inputs: Mapping[str, Any], output_names: tuple[str, ...], *, contractions: Mapping[str, Sequence[str]],
     alone: bool,
 ) -> Sqnr:  # fmt: skip
     """Compares the float graph and the quantized graph, which use the same names for values.
@@ -179,7 +179,8 @@ def sqnr_of(
       constants: maps names to constants of the float graph.
       inputs: maps names to inputs; both graphs have the same inputs.
       output_names: the leaves of the output in words.
-      contractions: the results of the convolutions and products that do not stay in floats.
+      contractions: maps the result of each convolution or product that does not stay in floats to its name, and the
+        first result of each scan to the names of those in its body.
       alone: whether to measure the effect of each layer's own error alone on the outputs.
     """
     makers, ends = floats.producers(), _float_results(quantized)
@@ -275,7 +276,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 
 
 def _computing(
-    name: str, makers: Mapping[str, Node], contractions: Container[str], measured: Container[str]
+    name: str, makers: Mapping[str, Node], contractions: Mapping[str, Sequence[str]], measured: Container[str]
 ) -> Iterator[str]:
     """Yields the names of the contractions whose errors reach a value without passing another measured value."""
     pending = [name]
@@ -284,18 +285,18 @@ def _computing(
         if maker is None or (each in measured and each != name):
             continue
         if each in contractions:
-            yield maker.name
+            yield from contractions[each]
         else:
             pending += [before for before in maker.inputs if before not in pending]
 
 
-def _reading(name: str, floats: Graph, contractions: Container[str]) -> Iterator[str]:
+def _reading(name: str, floats: Graph, contractions: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yields the name of the first contraction that a value leads to, if there is one."""
     readers, pending = floats.consumers(), [name]
     for each in pending:
         for reader in readers.get(each, ()):
             if reader.outputs[0] in contractions:
-                yield reader.name
+                yield from contractions[reader.outputs[0]][:1]
                 return
             pending += [output for output in reader.outputs if output not in pending]
 

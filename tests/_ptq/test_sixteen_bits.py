@@ -265,8 +265,9 @@ def test_a_product_reads_16_bits_unless_fake_quantize_rounds_all_that_it_reads(r
     graph = flow((op.FAKE_QUANTIZE, "x w", "own"), (op.PRODUCT, "own w", "y"), (op.PRODUCT, read, "z")).graph
     modes, reasons = modes_of(graph, "static", [EVERY])
     assert (modes, reasons) == ({"y": "static", "z": "static16"}, {"y": "reads 8 bits, to which fake_quantize rounds"})
-    tried = [[*options_to_try(node, {"y": "static", "z": "static"}, {"z"})] for node in graph.nodes[1:]]
-    assert [{"activations": "uint16"} in each for each in tried] == [False, True]
+    for can in (False, True):
+        tried = [*options_to_try(graph.nodes[2], "static", can_read_wide=can, is_alone=False)]
+        assert ({"activations": "uint16"} in tried) == can
 
 
 ERRORS = {

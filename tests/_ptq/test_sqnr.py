@@ -284,11 +284,29 @@ def test_an_observer_is_advised_for_a_layer_that_reads_16_bits():
 
 
 @pytest.mark.rare
-def test_layers_in_a_scan_have_no_advice():
-    model, (_, params, make_inputs) = quantized("scanned MLP"), network("scanned MLP")
-    found = model.sqnr(params, *make_inputs(8), advice=5)
-    assert [each.layer for each in found.advice] == ["head"]
-    assert () in [each.contractions for each in found.layers]  # the scan's
+def test_layers_in_a_scan_have_advice():
+    """One product in a scan has the largest error; the rule of the advice gains what it says."""
+    rng = np.random.default_rng(0)
+    w = {name: rng.normal(size=(3, 8, 8)).astype(np.float32) / 3 for name in ("first", "second")} | {"head": np.eye(8)}
+    w["first"][:, 0] *= 1e-3
+    x = rng.normal(size=(32, 8)).astype(np.float32)
+
+    def scanned(w, x):
+        def step(h, each):
+            wide = jnp.concatenate([h[:, :1] * 1000, h[:, 1:]], 1)  # makes the other columns coarse
+            return jnp.tanh(wide @ each[0]) @ each[1], None
+
+        return jax.lax.scan(step, x, (w["first"], w["second"]))[0] @ w["head"].astype(np.float32)
+
+    options = {"equalize": False, "progress": False}
+    model = dml.ptq.quantize(scanned, w, [x], **options)
+    found = model.sqnr(w, x, advice=2)
+    assert ("first", "second") in [each.contractions for each in found.layers]
+    advice = next(each for each in found.advice if each.layer == "first")
+    rule = Rule("^first$", keep="float")
+    after = dml.ptq.quantize(scanned, w, [x], rules=[rule], **options).sqnr(w, x).total
+    assert after - found.total > 3
+    assert np.isclose(advice.gains["keep='float'"], after - found.total, atol=0.1)
 
 
 @pytest.mark.parametrize("advice", [-1, True, 1.5])

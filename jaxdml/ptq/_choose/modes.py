@@ -117,25 +117,25 @@ def modes_as(modes: Mapping[str, Mapping[str, Mode]], graph: Graph, scan: str) -
 
 
 def options_to_try(
-    node: Node, modes: Mapping[str, Mode], can_read_wide: Container[str]
+    node: Node, mode: Mode, *, can_read_wide: bool, is_alone: bool
 ) -> Iterator[Mapping[str, Any]]:  # fmt: skip
     """The options of a `Rule` that can change how a contraction on integers runs.
 
     Args:
       node: the contraction.
-      modes: the modes of all contractions.
-      can_read_wide: the results of the contractions that can read 16 bits.
+      mode: its mode.
+      can_read_wide: whether it can read 16 bits.
+      is_alone: whether no other contraction of the model runs on integers.
     """
-    mode = modes[node.outputs[0]]
     if mode in STATIC:
         yield from ({"observer": observer} for observer in CHOICES)
     if isinstance(mode, Blocks) and mode.dtype == "int4":
         yield {"weights": "int8", "block_size": mode.size}
-    if mode in ("static", "dynamic") and node.outputs[0] in can_read_wide:
+    if mode in ("static", "dynamic") and can_read_wide:
         yield {"activations": "uint16"}
     if mode != "dynamic" and node.operator.kind == "dot":
         yield {"products": "dynamic"}
-    if sum(each != FLOAT for each in modes.values()) > 1:  # a model has at least one contraction on integers
+    if not is_alone:  # a model has at least one contraction on integers
         yield {"keep": "float"}
 
 
