@@ -189,7 +189,7 @@ def test_the_generator_is_read_once_and_to_its_end():
 DIFFERENCES = {  # how a function may differ between a batch of 4 and one of 6, and words of the error
     "weights": (
         lambda p, x: x @ p["w"][:, : len(x)],
-        r"the weights of layer 'w' have the shape \(8, 6\), but had \(8, 4\)",
+        r"the weights of layer 'w', computed from params and sizes, have the shape \(8, 6\), but had \(8, 4\)",
     ),
     "bias": (
         lambda p, x: x @ p["w"] + p["b"] if len(x) == 4 else x @ p["w"],
@@ -217,6 +217,45 @@ def test_sizes_that_make_another_function_are_an_error(name):
     with jax.numpy_dtype_promotion("standard"), pytest.raises(dml.ptq.PtqError, match=words):
         model.apply(model.params, other)
     model.apply(model.params, normal(4, 8))
+
+
+def by_halves(p, x):
+    """Prefix products of decays, as in jax.lax.associative_scan, whose equations depend on the length."""
+    combine = lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])  # noqa: E731
+    return jax.lax.associative_scan(combine, (jnp.full(x.shape, 0.9), x @ p["w"]))[1] @ p["v"]
+
+
+@pytest.mark.rare
+def test_a_layer_that_reads_other_values_is_not_new():
+    w = {"w": normal(8, 8), "v": normal(8, 4)}
+    model = dml.ptq.quantize(by_halves, w, [normal(16, 8)], progress=False)
+    with pytest.raises(dml.ptq.PtqError, match="layer 'v' reads values that other equations compute than in calibrati"):
+        model.apply(model.params, normal(8, 8))
+
+
+def attended(p, queries, x):
+    return jax.nn.softmax(queries @ p["q"] @ jnp.swapaxes(x @ p["k"], 1, 2)) @ (x @ p["v"])
+
+
+def with_learned_queries(p, x):
+    queries = jnp.broadcast_to(p["queries"], (x.shape[0], *p["queries"].shape))
+    return attended(p["cross"], attended(p["own"], queries, queries), x)
+
+
+@pytest.mark.rare
+def test_weights_computed_for_a_batch_have_a_remedy():
+    p = {name: {part: normal(8, 8) / 4 for part in "qkv"} for name in ("own", "cross")} | {"queries": normal(5, 8)}
+    x = normal(4, 6, 8)
+    model = dml.ptq.quantize(with_learned_queries, p, [x], progress=False)
+    with pytest.raises(
+        dml.ptq.PtqError, match=r"under jax\.vmap, if only the batch size differs: lambda params, x: jax"
+    ):
+        model.apply(model.params, x[:2])
+    apply = with_learned_queries
+    remedy = lambda params, x: jax.vmap(lambda one: apply(params, one[None])[0])(x)  # noqa: E731
+    model = dml.ptq.quantize(remedy, p, [x], progress=False)
+    for batch in (x, x[:2], x[:1]):
+        assert decibels(model.apply(model.params, batch), apply(p, batch)) > 30
 
 
 HELD = {  # integers hold numbers that depend on the batch, in each of these ways

@@ -11,7 +11,7 @@ from jax import lax
 
 import jaxdml as dml
 from _ptq import frameworks as ptq_frameworks
-from _ptq.quantized import is_right, network
+from _ptq.quantized import decibels, is_right, network
 from jaxdml.ptq import PtqError
 
 IMAGES = ptq_frameworks.make_inputs(16, seed=2)[0]
@@ -33,6 +33,24 @@ def batch_statistics(axes):
 def test_batch_norm_in_training_mode_written_by_hand(axes):
     with pytest.raises(PtqError, match=r"takes the mean over the first axis of an array of shape .*as BatchNorm in tr"):
         dml.ptq.quantize(*batch_statistics(axes), [IMAGES], progress=False)
+
+
+def test_batch_norm_of_rows_and_deviations_of_an_ensemble():
+    """A batch may be flattened before its statistics; the members of an ensemble are no batch."""
+    w, x = np.ones((5, 8, 3), np.float32), np.random.default_rng(0).standard_normal((8, 4, 8), np.float32)
+
+    def of_rows(w, x):
+        y = (x @ w[0]).reshape(-1, 3)
+        return y - y.mean(0)[None]
+
+    with pytest.raises(PtqError, match=r"first axis of an array of shape \[32, 3\]"):
+        dml.ptq.quantize(of_rows, w, [x], progress=False)
+    assert is_right(dml.ptq.quantize(of_members, w, [x], progress=False), of_members, w, x)
+
+
+def of_members(w, x):
+    y = jax.vmap(lambda each: x @ each)(w * np.arange(1, 6, dtype=np.float32)[:, None, None])
+    return y - y.mean(0)[None]
 
 
 @pytest.mark.sampled(1)
@@ -70,3 +88,19 @@ def test_batch_norm_of_nnx_in_training_mode():
     with pytest.raises(PtqError, match="as BatchNorm in training mode does"):
         dml.ptq.quantize(train, state, [IMAGES], progress=False)
     assert is_right(dml.ptq.quantize(apply, state, [IMAGES], progress=False), apply, state, IMAGES, 20)
+
+
+@pytest.mark.rare
+def test_random_keys_of_nnx_are_an_input():
+    net = nnx.Sequential(nnx.Linear(8, 8, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(1)))
+    net.eval()
+    x = np.random.default_rng(0).standard_normal((4, 8), np.float32)
+    graph, state = nnx.split(net)
+    with pytest.raises(
+        PtqError, match=r"pass the state rest of graph, params, rest = nnx\.split\(module, nnx\.Not\(nnx"
+    ):
+        dml.ptq.quantize(lambda state, x: nnx.merge(graph, state)(x), state, [x], progress=False)
+    graph, params, rest = nnx.split(net, nnx.Not(nnx.RngState), ...)
+    apply = lambda params, x, rest: nnx.merge(graph, params, rest)(x)  # noqa: E731
+    model = dml.ptq.quantize(apply, params, [(x, rest)], progress=False)
+    assert decibels(model.apply(model.params, x, rest), apply(params, x, rest)) > 30

@@ -61,7 +61,9 @@ def test_another_structure_at_run_time():
 
     model = quantize(apply, batches=np.split(X, 4))
     assert is_right(model, apply, PARAMS, X[:5])  # floats between and after the layers may change with sizes
-    match = "apply cannot run on these .*: it has the new layer 'first:2' .*Quantize with batches of these"
+    match = (
+        "apply cannot run on these .*: it has the new layer 'first:2' .*Quantize another model with batches of these"
+    )
     with pytest.raises(PtqError, match=match):
         model.apply(model.params, X)
     of_eight = quantize(apply, batches=[X])

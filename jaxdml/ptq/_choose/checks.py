@@ -44,8 +44,9 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
             raise PtqError(f"{text}: move other values into apply (equinox: eqx.partition(model, eqx.is_array))")
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             where = f"params{jax.tree_util.keystr(path)}"
-            text = "pass keys as inputs of apply, or create them in apply"
-            raise PtqError(f"{where} is a random key: {text} (nnx: nnx.split(module, nnx.Not(nnx.RngState), ...))")
+            text = "pass keys as inputs of apply, or create them in apply (nnx: pass the state rest of"
+            split = "graph, params, rest = nnx.split(module, nnx.Not(nnx.RngState), ...) as an input, too)"
+            raise PtqError(f"{where} is a random key: {text} {split}")
 
 
 def check_function(builder: Builder, bodies: Iterable[Builder] = ()) -> None:
@@ -98,15 +99,17 @@ def _random_masks(builder: Builder) -> Iterator[Equation]:
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
     """Yields, for each mean that looks like a batch statistic, the equation of its sum.
 
-    Such a mean is taken over the first axis, but not over all axes, and is subtracted from its own input.
+    Such a mean is taken over the first axis, but not over all axes, and is subtracted from its own input. The size of
+    the first axis is a multiple of the first size of an input, as it is if the axis has the batch's elements.
     """
+    sizes = [shape[0] for shape in map(builder.shape, builder.program.inputs) if shape and shape[0]]
     means = {}  # maps a sum or mean to the summed value and the equation of the sum
     for equation in builder.program.equations:
         data = [name for name in equation.inputs if builder.is_data(name)]
         if equation.name == "reduce_sum" and data:
-            rank = len(builder.shape(data[0]))
-            if 0 in equation.params["axes"] and len(equation.params["axes"]) < rank and (
-                jnp.issubdtype(equation.dtypes[0], jnp.floating)
+            shape = builder.shape(data[0])
+            if 0 in equation.params["axes"] and len(equation.params["axes"]) < len(shape) and (
+                jnp.issubdtype(equation.dtypes[0], jnp.floating) and any(shape[0] % size == 0 for size in sizes)
             ):  # fmt: skip
                 means[equation.outputs[0]] = data[0], equation
         elif equation.name in ("div", "mul", "broadcast_in_dim", "reshape", "expand_dims") and data:

@@ -89,8 +89,19 @@ def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Progr
         return other
 
 
+SAME_LAYERS = "write apply so that the sizes of inputs do not change its layers"
+ONE_EXAMPLE = (
+    "quantize the function of one example under jax.vmap, if only the batch size differs: "
+    "lambda params, x: jax.vmap(lambda one: apply(params, one[None])[0])(x)"
+)
+
+
 class _Differs(Exception):  # noqa: N818 # a reason, not an error
-    """How a program differs from the one that was planned."""
+    """How a program differs from the one that was planned, and what to write in apply."""
+
+    def __init__(self, text: str, remedy: str = SAME_LAYERS) -> None:
+        super().__init__(text)
+        self.remedy = remedy
 
 
 @contextlib.contextmanager
@@ -100,8 +111,8 @@ def _refused() -> Iterator[None]:
         yield
     except _Differs as difference:
         raise PtqError(
-            f"apply cannot run on these inputs as it was quantized: {difference}. Quantize with batches "
-            "of these shapes and types, or write apply so that the sizes of inputs do not change its layers"
+            f"apply cannot run on these inputs as it was quantized: {difference}. Quantize another model with batches "
+            f"of these shapes and types, or {difference.remedy}"
         ) from None
 
 
@@ -124,6 +135,8 @@ def _check(unit: Unit, other: Unit, constants: Mapping[str, Any]) -> None:
     was, now = ({each.output: each for each in both.builder.contractions} for both in (unit, other))
     for output in [*(name for name in now if name not in was), *(name for name in was if name not in now)]:
         found, where = (now[output], "has the new") if output in now else (was[output], "lacks the")
+        if sorted(each.name for each in was.values()) == sorted(each.name for each in now.values()):
+            raise _Differs(f"layer {found.name!r} reads values that other equations compute than in calibration")
         raise _Differs(f"it {where} layer {found.name!r} ({' + '.join(found.source)})")
     for output in was:
         if was[output].source != now[output].source:
@@ -136,7 +149,8 @@ def _check(unit: Unit, other: Unit, constants: Mapping[str, Any]) -> None:
             shape = jax.eval_shape(each.arranged, other.program.avals[each.weight]).shape
             before = quantized.shape[quantized.ndim - len(shape) :]
             if before != shape:
-                raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
+                text = f"the weights of layer {each.name!r}, computed from params and sizes, have the shape {shape}"
+                raise _Differs(f"{text}, but had {before}", ONE_EXAMPLE)
     # Movers, such as a split into heads, may have other names, so the value that indexes a table is identified by the
     # value whose range it takes.
     before, after = (
