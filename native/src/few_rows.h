@@ -1,8 +1,8 @@
 // Products of few rows and a raw matrix, which is read once and never packed.
 //
 // Packing writes every weight and reads it again, which takes longer than it saves for few rows. Here kDepth rows of B
-// are interleaved in registers and multiplied at once, kBytes columns at a time. The column sums, which only zero points
-// of A need, are products with a row of ones. Sums are exact modulo 2**32.
+// are interleaved in registers and multiplied at once, kBytes columns at a time. The column sums, which only zero
+// points of A need, are products with a row of ones. Sums are exact modulo 2**32.
 #pragma once
 
 #include "positions.h"
@@ -20,9 +20,9 @@ constexpr int64_t kStrip = 4 * kLanes;  // columns whose sums are in registers
 constexpr int64_t kAtOnce = kBytes < 64 ? 16 : 64;
 
 // Multiplies R rows of cells by the first kAtOnce of `depth` rows of B, at up to kStrip columns, and adds the products
-// to sums [R + 1][kStrip]; the last row has the column sums of B if kHasSums. Rows of cells are `stride` cells apart, and
-// rows of B `columns` bytes. The same columns of the next kAtOnce rows are prefetched, because the hardware does not do
-// so.
+// to sums [R + 1][kStrip]; the last row has the column sums of B if kHasSums. Rows of cells are `stride` cells apart,
+// and rows of B `columns` bytes. The same columns of the next kAtOnce rows are prefetched, because the hardware does not
+// do so.
 template <int R, bool kHasSums>
 static void add_strip(const Cell* cells, int64_t stride, const uint8_t* b, int64_t columns, int64_t depth,
                       int64_t count, uint8_t flip, uint8_t* to) {
@@ -62,8 +62,8 @@ JAXDML_INLINE int64_t unpacked_bytes(int64_t rows, int64_t columns) {
   return (rows + 1) * round_up(columns, kStrip) * 4;
 }
 
-// The sums of `rows` rows of cells and columns `first` to `last` of B: [rows + 1][columns, in whole strips]. The last row
-// has the column sums, or zeros unless has_sums. `parts` is as large as `sums`.
+// The sums of `rows` rows of cells and columns `first` to `last` of B: [rows + 1][columns, in whole strips]. The last
+// row has the column sums, or zeros unless has_sums. `parts` is as large as `sums`.
 JAXDML_INLINE void multiply_few_rows(const Cell* cells, int64_t stride, int64_t rows, const uint8_t* b, int64_t depth,
                                      int64_t columns, int64_t first, int64_t last, uint8_t flip, bool has_sums,
                                      uint8_t* parts, int32_t* sums) {
