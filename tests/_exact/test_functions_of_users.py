@@ -156,8 +156,8 @@ def test_explicit_mesh_axes(name):
     assert (got.shape, got.sharding) == (want.shape, want.sharding)
 
 
-REMEDIES = {
-    "log2": (jnp.log2, lambda x: jnp.log(x) * np.float32(1 / np.log(2))),
+REMEDIES = {  # jax 0.11 computes log2 from log
+    **({"log2": (lax.log2, lambda x: jnp.log(x) * np.float32(1 / np.log(2)))} if hasattr(lax, "log2") else {}),
     "cbrt": (lax.cbrt, lambda x: jnp.sign(x) * jnp.abs(x) ** (1 / 3)),
     "apply": (lambda x: jnp.asarray(x).at[1].apply(jnp.sin), lambda x: jnp.asarray(x).at[1].set(jnp.sin(x[1]))),
 }
