@@ -182,13 +182,22 @@ def scanned(at_start):
 
 
 def test_constants_and_sequences_of_a_scan_are_no_carries():
-    rounded = lambda x: dml.fake_quantize(jnp.sin(x), np.float32(0.01), np.uint8(128))  # noqa: E731
     w, x = normal(3, 8, 8, scale=0.3), normal(16, 8)
-    for apply in (
-        lambda w, x: lax.scan(lambda h, each: (jnp.tanh(h @ each) + shared, None), x, w)[0]
-        if (shared := rounded(x)) is not None else None,
-        lambda w, x: lax.scan(lambda h, each: (h + jnp.tanh(each[0] @ w[0]) * each[1], None), x[0], (x, rounded(x)))[0],
-    ):  # fmt: skip
+
+    def rounded(x):
+        return dml.fake_quantize(jnp.sin(x), np.float32(0.01), np.uint8(128))
+
+    def with_constant(w, x):
+        shared = rounded(x)
+        return lax.scan(lambda h, each: (jnp.tanh(h @ each) + shared, None), x, w)[0]
+
+    def with_sequence(w, x):
+        def step(h, rows):
+            return h + jnp.tanh(rows[0] @ w[0]) * rows[1], None
+
+        return lax.scan(step, x[0], (x, rounded(x)))[0]
+
+    for apply in (with_constant, with_sequence):
         assert "a carry of a scan has" not in str(ptq.quantize(apply, w, [x], progress=False))
 
 

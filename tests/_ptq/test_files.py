@@ -362,9 +362,10 @@ def test_a_function_without_parameters(path):
     def f(params, x):
         return x @ x
 
-    save(path, dml.ptq.quantize(f, None, [x], progress=False))
+    model = dml.ptq.quantize(f, None, [x], progress=False)
+    save(path, model)
     loaded = load(path, f)
-    assert_same_bits(loaded.apply(loaded.params, x), load(path, f, None).apply(loaded.params, x))
+    assert_same_bits(loaded.apply(loaded.params, x), model.apply(model.params, x))
     with pytest.raises(PtqError, match="params are not those of"):
         load(path, f, {})
 
