@@ -99,20 +99,20 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
         # What f closes over may be traced, for example by grad; then it is an operand of the custom derivative.
         captured = {place: x for place, x in enumerate(closed.consts) if isinstance(x, jax.core.Tracer)}
 
-        def by(evaluator: Callable[[Any, list[Any], Sequence[Any]], list[Any]]) -> Callable[..., Any]:
-            def function(of_captured: list[Any], *inputs: Any) -> Any:
-                given = dict(zip(captured, of_captured, strict=True))
+        def evaluated_by(evaluator: Callable[[Any, list[Any], Sequence[Any]], list[Any]]) -> Callable[..., Any]:
+            def evaluated(captured_values: list[Any], *inputs: Any) -> Any:
+                given = dict(zip(captured, captured_values, strict=True))
                 constants = [given.get(place, x) for place, x in enumerate(closed.consts)]
                 return jax.tree.unflatten(jax.tree.structure(shapes), evaluator(closed.jaxpr, constants, inputs))
 
-            return function
+            return evaluated
 
-        computed = jax.custom_jvp(by(evaluate))
-        floats = by(lambda jaxpr, constants, inputs: jax.core.eval_jaxpr(jaxpr, constants, *inputs))
+        computed = jax.custom_jvp(evaluated_by(evaluate))
+        by_xla = evaluated_by(lambda jaxpr, constants, inputs: jax.core.eval_jaxpr(jaxpr, constants, *inputs))
 
         @computed.defjvp
         def _derivative(primals: Any, tangents: Any) -> Any:
-            return computed(*primals), jax.jvp(floats, primals, tangents)[1]
+            return computed(*primals), jax.jvp(by_xla, primals, tangents)[1]
 
         return computed(list(captured.values()), *arrays.values())
 

@@ -178,7 +178,7 @@ class _Flattener:
             loop, layers = node.options["loop"], each_layer(body_of(node, around.constants))
         if not isinstance(loop.length, int):
             raise PtqError(f"{node.name} has {loop.length} steps; scans are unrolled: give the sizes of the inputs")
-        first, has_layers = len(loop.data) - loop.steps - loop.carried, len(layers) > 1
+        first, has_layers = loop.first_carried, len(layers) > 1
         shared, carried = inputs[:first], list(inputs[first : first + loop.carried])
         sequences = inputs[first + loop.carried : len(loop.data)]
         around_body = inputs[len(loop.data) : len(layers[0].inputs)]

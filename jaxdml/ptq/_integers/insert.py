@@ -202,13 +202,9 @@ class _Inserter:
         loop = self._unit.loop
         if loop is not None and name in self._graph.outputs[: loop.carried]:
             return True
-        for reader in self._readers.get(name, []):
-            body = self._unit.bodies.get(reader.outputs[0])
-            if body is not None and body.loop is not None:
-                first = len(body.loop.data) - body.loop.steps - body.loop.carried
-                if name in reader.inputs[first : first + body.loop.carried]:
-                    return True
-        return False
+        readers = self._readers.get(name, [])
+        scans = ((each, self._unit.bodies[each.outputs[0]].loop) for each in readers if each.outputs[0] in self._bodies)
+        return any(loop and name in each.inputs[loop.first_carried :][: loop.carried] for each, loop in scans)
 
     def _convert(
         self, operator: Any, before: str, after: str, name: str, remark: str = "", *, is_wide: bool = False

@@ -63,6 +63,11 @@ class Loop:
     reverse: bool
 
     @property
+    def first_carried(self) -> int:
+        """The place in `data` of the first carried value; inputs that all steps share come before it."""
+        return len(self.data) - self.steps - self.carried
+
+    @property
     def copies(self) -> int:
         """The number of layers that have their own constants, or 1 if all steps share the constants."""
         return self.length if self.layers else 1
@@ -263,7 +268,7 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
       loop: the analysis of this scan.
       body: the nodes that run in place of the scan's own body.
     """
-    count, end, first = len(body.inputs), len(loop.data), len(loop.data) - loop.steps - loop.carried
+    count, end, first = len(body.inputs), len(loop.data), loop.first_carried
     data, constants = equally_varying(arrays[:count]), dict(zip(body.stacked, arrays[count:], strict=True))
     shared = dict(zip((*body.inputs[:first], *body.inputs[end:]), (*data[:first], *data[end:]), strict=True))
     carried = body.inputs[first : first + loop.carried]
