@@ -307,6 +307,7 @@ def test_layers_in_a_scan_have_advice():
     after = dml.ptq.quantize(scanned, w, [x], rules=[rule], **options).sqnr(w, x).total
     assert after - found.total > 3
     assert np.isclose(advice.gains["keep='float'"], after - found.total, atol=0.1)
+    assert "activations='uint16'" in advice.gains  # the product can read 16 bits
 
 
 @pytest.mark.parametrize("advice", [-1, True, 1.5])
