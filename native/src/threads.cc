@@ -10,7 +10,7 @@
 namespace jaxdml {
 namespace {
 
-constexpr int64_t kWorthAThread = 1 << 20;  // multiplications that justify waking another thread
+constexpr int64_t kWorthAThread = 1 << 19;  // multiplications that justify waking another thread
 constexpr int kSpins = 1000;                // pauses before a waiting thread yields its core; most items take less time
 
 // A parallel loop. The caller and the helper threads claim items one by one from the counter `next`. A shared_ptr owns
