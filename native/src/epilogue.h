@@ -9,13 +9,14 @@ namespace jaxdml::JAXDML_ISA {
 
 // The epilogue computes int8. For uint8, it subtracts 128 from the zero point and flips the top bits at the end.
 struct Output {
-  I32 zero_point;  // repeated in each 16-bit word
-  I32 flip;        // repeated in each byte
+  I32 zero_point;     // repeated in each 16-bit word
+  I32 flip;           // repeated in each byte
+  bool may_be_large;  // a float may exceed 2**30
 };
 
 JAXDML_INLINE Output output_of(int32_t zero_point, bool is_signed) {
   const uint32_t word = uint16_t(zero_point - (is_signed ? 0 : 128));
-  return {splat(int32_t(word * 0x10001u)), splat(is_signed ? 0 : int32_t(0x80808080u))};
+  return {splat(int32_t(word * 0x10001u)), splat(is_signed ? 0 : int32_t(0x80808080u)), true};
 }
 
 JAXDML_INLINE F32 scaled(I32 sum, F32 multiplier) { return floats(sum) * multiplier; }
@@ -26,6 +27,7 @@ JAXDML_INLINE F32 scaled(I32 sum, F32 multiplier) { return floats(sum) * multipl
 // so they are clamped first, unless the caller knows that there are none. Every later step saturates.
 template <bool kMayBeLarge = true, int V>
 JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
+  if (kMayBeLarge && !output.may_be_large) return saturated<false>(x, output);
   I32 rounds[4] = {};
 #pragma GCC unroll 4
   for (int v = 0; v < V; v++) rounds[v] = rounded(kMayBeLarge ? lesser(splat(0x1p30f), x[v]) : x[v]);

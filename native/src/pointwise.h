@@ -98,6 +98,10 @@ static void pointwise_tile(const Convolution& one, const Channels& channels, con
       totals[v] = add(products[r][v], offset);
       if (channels.has_zero_points) totals[v] = subtract(totals[v], multiply(zero_point, load(sums + v * kBytes)));
     }
+    if (one.type != Type::kInt32) {
+      store_bytes(y + r * channel, saturated_positions(totals, channels, o + r), count);
+      continue;
+    }
     alignas(64) uint8_t bytes[4 * kBytes];
     store_positions(totals, channels, o + r, one.type, bytes);
     copy_bytes(y + r * channel, bytes, count * size);

@@ -94,7 +94,8 @@ JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
 JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
   auto* target = static_cast<uint8_t*>(to);
   const auto* source = static_cast<const uint8_t*>(from);
-  for (; count > 64; count -= 64, target += 64, source += 64) _mm512_storeu_si512(target, _mm512_loadu_si512(source));
+  // Stores with a mask are slower.
+  for (; count >= 64; count -= 64, target += 64, source += 64) _mm512_storeu_si512(target, _mm512_loadu_si512(source));
   if (count <= 0) return;
   const __mmask64 kept = ~uint64_t(0) >> (64 - count);
   _mm512_mask_storeu_epi8(target, kept, _mm512_maskz_loadu_epi8(kept, source));
@@ -103,6 +104,7 @@ JAXDML_INLINE I32 load_bytes(const uint8_t* from, int64_t count) {
   return (I32)_mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - count), from);
 }
 JAXDML_INLINE void store_bytes(uint8_t* to, I32 x, int64_t count) {
+  if (count == kBytes) return store(to, x);
   _mm512_mask_storeu_epi8(to, ~uint64_t(0) >> (64 - count), (__m512i)x);
 }
 JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {

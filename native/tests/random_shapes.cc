@@ -130,14 +130,16 @@ Scales scales(Case& of, Random& random, int64_t count, float near, const Style& 
   return {at, count > 1};
 }
 
-// The magnitudes of the scales of a, b and their product. They spread the outputs over most values of a byte.
+// The magnitudes of the scales of a, b and their product. Most spread the outputs over the values of a byte; with some,
+// a float may exceed int32 where a bias is large.
 struct Magnitudes {
   float a, b, y;
 };
 Magnitudes magnitudes(Random& random, int64_t depth, const Style& style) {
   if (style.are_on_edge) return {kOnEdge[0], kOnEdge[1], 0x1p-126f};
   const float a = std::exp2(8 * random.fraction() - 7), b = std::exp2(8 * random.fraction() - 7);
-  return {a, b, a * b * 137 * std::sqrt(float(depth + 1)) * std::exp2(5 * random.fraction() - 2)};
+  const float sum = random.chance(10) ? 1 : 137 * std::sqrt(float(depth + 1));
+  return {a, b, a * b * sum * std::exp2(5 * random.fraction() - 2)};
 }
 
 // Cases ---------------------------------------------------------------------------------------------------------------
