@@ -3,6 +3,7 @@
 
 #include "channels_last.h"
 #include "depthwise.h"
+#include "depthwise_rows.h"
 #include "pack_filter.h"
 #include "pointwise.h"
 #include "strided_depthwise.h"
@@ -54,7 +55,9 @@ JAXDML_INLINE int64_t winograd_tiles(const Convolution* problems, int64_t count)
 
 static int64_t scratch_of(const Convolution* problems, int64_t count, int64_t threads) {
   Arena arena = {nullptr, 0};
-  if (is_strided_depthwise(problems[0]))
+  if (is_depthwise_by_rows(problems[0]))
+    plan_depthwise_rows(problems, count, threads, arena);
+  else if (is_strided_depthwise(problems[0]))
     plan_strided_depthwise(problems, count, threads, arena);
   else if (is_depthwise(problems[0].filter))
     plan_depthwise(problems, count, threads, arena);
@@ -82,6 +85,7 @@ template <bool kHasTiles>
 static void convolve(const Pool& pool, const Convolution* problems, int64_t count, uint8_t* scratch) {
   Arena arena = {scratch, 0};
   const Pool fitting = {fitting_threads(problems, count, pool.threads), pool.run, pool.handle};
+  if (is_depthwise_by_rows(problems[0])) return convolve_depthwise_by_rows(fitting, problems, count, arena);
   if (is_strided_depthwise(problems[0])) return convolve_strided_depthwise(fitting, problems, count, arena);
   if (is_depthwise(problems[0].filter)) return convolve_depthwise(fitting, problems, count, arena);
   if (is_pointwise(problems[0])) return convolve_pointwise(fitting, problems, count, arena);

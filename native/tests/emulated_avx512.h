@@ -94,8 +94,8 @@ JAXDML_EMULATED void store_masked(void* to, uint64_t mask, Vector x) {
   const auto bytes = __builtin_bit_cast(BytesOf<Vector>, x);
   for (; mask; mask &= mask - 1) static_cast<uint8_t*>(to)[__builtin_ctzll(mask)] = bytes.at[__builtin_ctzll(mask)];
 }
-JAXDML_EMULATED __m512i load_masked(uint64_t mask, const void* from) {
-  BytesOf<__m512i> bytes = {};
+JAXDML_EMULATED __m512i load_masked(__m512i otherwise, uint64_t mask, const void* from) {
+  auto bytes = __builtin_bit_cast(BytesOf<__m512i>, otherwise);
   for (; mask; mask &= mask - 1)
     bytes.at[__builtin_ctzll(mask)] = static_cast<const uint8_t*>(from)[__builtin_ctzll(mask)];
   return __builtin_bit_cast(__m512i, bytes);
@@ -120,6 +120,7 @@ JAXDML_EMULATED void stream_ps(float* to, __m512 x) {
 #undef _mm512_shuffle_f32x4
 #undef _mm512_reduce_add_epi32
 #undef _mm512_reduce_max_epi32
+#undef _mm512_mask_loadu_epi8
 #undef _mm512_maskz_loadu_epi8
 #undef _mm512_mask_storeu_epi8
 #undef _mm256_mask_storeu_epi8
@@ -137,7 +138,8 @@ JAXDML_EMULATED void stream_ps(float* to, __m512 x) {
 #define _mm512_shuffle_f32x4(x, y, order) simde_mm512_shuffle_f32x4(x, y, order)
 #define _mm512_reduce_add_epi32(x) jaxdml::emulated::reduce_add_epi32(x)
 #define _mm512_reduce_max_epi32(x) jaxdml::emulated::reduce_max_epi32(x)
-#define _mm512_maskz_loadu_epi8(mask, from) jaxdml::emulated::load_masked(mask, from)
+#define _mm512_mask_loadu_epi8(otherwise, mask, from) jaxdml::emulated::load_masked(otherwise, mask, from)
+#define _mm512_maskz_loadu_epi8(mask, from) jaxdml::emulated::load_masked(__m512i{}, mask, from)
 #define _mm512_mask_storeu_epi8(to, mask, x) jaxdml::emulated::store_masked(to, mask, x)
 #define _mm256_mask_storeu_epi8(to, mask, x) jaxdml::emulated::store_masked(to, mask, x)
 #define _mm_mask_storeu_epi8(to, mask, x) jaxdml::emulated::store_masked(to, mask, x)

@@ -1026,6 +1026,25 @@ Case random_strided_depthwise(Random& random) {
   }
 }
 
+// Depthwise filters with square kernels, on images with rows long enough for several vectors.
+Case random_square_depthwise(Random& random) {
+  for (;;) {
+    const int64_t count = extent(random, 2), batch = extent(random, 2), groups = random.between(2, 20);
+    const int64_t outputs = groups * (random.chance(80) ? 1 : 2), kernel = random.between(1, 3) * 2 + 1;
+    const Filter filter = filter_of(outputs, 1, kernel, kernel, groups);
+    Convolution one = convolution_of(random, filter, batch, random.between(1, 20), random.between(1, 90));
+    bool fits = true;
+    const int64_t size[2] = {one.height, one.width}, stride = random.between(1, 2);
+    for (int i = 0; i < 2; i++) {
+      one.stride[i] = stride;
+      one.start[i] = random.below(random.chance(80) ? 4 : 100);
+      one.end[i] = random.below(random.chance(80) ? 4 : 100);
+      fits &= size[i] + one.start[i] + one.end[i] >= kernel;
+    }
+    if (fits) return convolution_case(random, one, count);
+  }
+}
+
 // Padding, dilations and strides far larger than the image. They cost little, because outputs are few.
 Case random_far(Random& random) {
   const bool is_depthwise = random.chance(50);
@@ -1234,7 +1253,8 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 17) return random_attention(random);
   if (kind < 27) return random_matmul(random);
   if (kind < 30) return random_large_matmul(random);
-  if (kind < 56) return random_convolution(random);
+  if (kind < 54) return random_convolution(random);
+  if (kind < 56) return random_square_depthwise(random);
   if (kind < 59) return random_far(random);
   if (kind < 61) return random_strided_depthwise(random);
   if (kind < 65) return random_deep(random);
