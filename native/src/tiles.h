@@ -58,9 +58,11 @@ JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_c
         if (row >= 0 && row < one.height && from < until)
           copy_bytes(line + from, x + (row * one.width + left + from), until - from);
       }
-      for (int64_t t = 0; t < run.count; t++) {
-        memcpy(&to[i][0][run.first + t], seen + t * M, 4);
-        if (M == 4) memcpy(&to[i][1][run.first + t], seen + t * M + 4, 4);
+      if (M == 4) {  // the dwords of adjacent tiles are adjacent
+        copy_bytes(&to[i][0][run.first], seen, run.count * 4);
+        copy_bytes(&to[i][1][run.first], seen + 4, run.count * 4);
+      } else {
+        for (int64_t t = 0; t < run.count; t++) memcpy(&to[i][0][run.first + t], seen + t * M, 4);
       }
     }
   }

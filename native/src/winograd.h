@@ -5,8 +5,9 @@
 // inverse transform and the epilogue follow. To save memory, each thread holds the points of only one block. If there
 // are fewer blocks than threads, the threads may share the points of all blocks instead.
 //
-// The packed filter has int32 dwords [groups][outputs of a group / kRows][points][kRows][channel pairs], each with two
-// int16. If kRows does not divide the output channels of a group, the group's last part has fewer rows.
+// The packed filter has int32 dwords [groups][outputs of a group / kRows][points][channel pairs][kRows], each with two
+// int16, in the order in which they are read. If kRows does not divide the output channels of a group, the group's last
+// part has fewer rows.
 #pragma once
 
 #include "channels.h"
@@ -25,8 +26,7 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
   constexpr int kPoints = (M + 2) * (M + 2), kWords = 2 * kLanes;
   const int64_t outputs = group_outputs(shape), words = channel_pairs(shape) * 2;
   const int64_t row = o % outputs, first_row = row / kRows * kRows, rows = at_most(kRows, outputs - first_row);
-  auto* to = reinterpret_cast<int16_t*>(packed.winograd) +
-             ((o / outputs * outputs + first_row) * kPoints + row - first_row) * words;
+  Dword* to = packed.winograd + (o / outputs * outputs + first_row) * kPoints * (words / 2) + row - first_row;
   for (int64_t first = 0; first < words; first += kWords) {
     int16_t weights[9][kWords] = {};
     const int64_t count = at_most(kWords, shape.channels - first);
@@ -36,9 +36,16 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
     memcpy(g, weights, sizeof(g));
     transform_whole_filter<M>(g, points);
     for (int i = 0; i < kPoints; i++)
-      memcpy(to + i * rows * words + first, &points[i], size_t(at_most(kWords, words - first)) * 2);
+      for (int64_t c = 0; c < at_most(kWords, words - first); c += 2)
+        memcpy(to + (i * (words / 2) + (first + c) / 2) * rows, reinterpret_cast<int16_t*>(&points[i]) + c, 4);
   }
 }
+
+constexpr int kLine = kBlock * 4;  // bytes of a channel pair at one point of a block
+
+// Bytes from one point of a block to the next. A power of two would put all points of a channel pair into one set of
+// the cache.
+JAXDML_INLINE int64_t point_bytes(const Filter& filter) { return channel_pairs(filter) * kLine + 64; }
 
 struct WinogradPlan {
   Tiles tiles;
@@ -66,19 +73,30 @@ JAXDML_INLINE WinogradPlan plan_winograd(const Convolution* problems, int64_t co
   plan.row_blocks = ceil_div(outputs, plan.row_block);
   plan.is_shared = plan.row_blocks > 1;
   plan.channels = take_channels(one.filter, count, arena);
-  plan.points_bytes = channel_pairs(one.filter) * kPoints * kBlock * 4;
+  plan.points_bytes = kPoints * point_bytes(one.filter);
   plan.points = take<uint8_t>(arena, plan.points_bytes * (plan.is_shared ? plan.items : threads));
   plan.products_bytes = kPoints * kBlock * 4 * kRows;
   plan.products = take<uint8_t>(arena, threads * plan.products_bytes);
   return plan;
 }
 
-// Multiplies R rows of the filter by a block at one point.
+// Multiplies R rows of the filter by a block at one point. `rows` holds the rows' dwords of each channel pair together.
 template <int R>
 JAXDML_INLINE void multiply_points(const Dword* rows, int64_t pairs, const uint8_t* lanes, uint8_t* to,
                                    int64_t stride) {
-  I32 sums[R][kBlockVectors];
-  multiply_rows<R, kBlockVectors, Words>(rows, pairs, lanes, pairs, sums);
+  I32 sums[R][kBlockVectors] = {};
+#pragma GCC unroll 2
+  for (int64_t pair = 0; pair < pairs; pair++, rows += R, lanes += kLine) {
+    I32 at[kBlockVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kBlockVectors; v++) at[v] = load(lanes + v * kBytes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const I32 row = splat(rows[r]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kBlockVectors; v++) sums[r][v] = dot_words(sums[r][v], at[v], row);
+    }
+  }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
@@ -104,8 +122,6 @@ JAXDML_INLINE TileBlock tile_block(const WinogradPlan& plan, const Convolution* 
   return block;
 }
 
-constexpr int kLine = kBlock * 4;  // bytes of a channel pair at one point of a block
-
 // Transforms channel pairs of a block into `points`, [points][pairs][kBlock].
 template <int M>
 static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t last_pair, uint8_t* points) {
@@ -116,7 +132,7 @@ static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t 
     const int64_t c = block.group * filter.channels + pair * 2;
     gather<M>(*block.one, block.runs, block.run_count, c, first);
     if (pair * 2 + 1 < filter.channels) gather<M>(*block.one, block.runs, block.run_count, c + 1, second);
-    transform_block<M>(first, second, flip, points + pair * kLine, channel_pairs(filter) * kLine);
+    transform_block<M>(first, second, flip, points + pair * kLine, point_bytes(filter));
   }
 }
 
@@ -136,7 +152,7 @@ static void sum_windows(const Filter& filter, const uint8_t* points, uint8_t* pr
       for (int64_t pair = 0; pair < pairs; pair++) {
         const bool is_whole = pair * 2 + 1 < filter.channels;
         const I32 weights = splat(int32_t(uint32_t(of_ones[i] & 0xffff) * (is_whole ? 0x10001u : 1u)));
-        sum = dot_words(sum, load(points + (i * pairs + pair) * kLine + v * kBytes), weights);
+        sum = dot_words(sum, load(points + i * point_bytes(filter) + pair * kLine + v * kBytes), weights);
       }
       store(products + i * kLine + v * kBytes, sum);
     }
@@ -198,7 +214,7 @@ static void multiply_block(const TileBlock& block, int64_t first, int64_t last, 
       const Dword* from = weights + (row * kPoints + i * rows) * pairs;
       uint8_t* to = products + i * kRows * kLine;
       with_constant<kRows>(rows, [&](auto row_count) {
-        multiply_points<row_count>(from, pairs, points + i * pairs * kLine, to, kLine);
+        multiply_points<row_count>(from, pairs, points + i * point_bytes(filter), to, kLine);
       });
     }
     for (int64_t r = 0; r < rows; r++)
