@@ -103,6 +103,9 @@ def _sums(
 ) -> Array:  # fmt: skip
     """int32 sums over windows, one dimension at a time."""
     for axis, (extent, stride, dilation, added) in enumerate(zip(window, strides, dilations, padding, strict=True), 2):
+        if not isinstance(extent, int):  # a symbolic size is that of the whole dimension
+            x = jnp.sum(x, axis, dtype=jnp.int32, keepdims=True)
+            continue
         if extent == stride == 1 and added == (0, 0):
             continue
         ones = [1] * x.ndim

@@ -46,7 +46,8 @@ class Option(NamedTuple):
     """Spec of a field that does not hold a tensor.
 
     `least` is the smallest allowed value of a UINT or of each UINT in a list. `words` describe further rules. If a list
-    of UINTs is padding, `pads` names the field of the tensor that it pads.
+    of UINTs is padding, `pads` names the field of the tensor that it pads. If `may_be_symbolic`, the list may have
+    symbolic sizes of `jax.export`.
     """
 
     kind: type | str  # "count", "counts" (one per spatial dimension), "dimensions" (how many are spatial), or a type
@@ -54,6 +55,7 @@ class Option(NamedTuple):
     words: str = ""
     pads: str = ""
     prefix: str = ""  # the prefix of the enum's names in directml.h
+    may_be_symbolic: bool = False
 
 
 def tensor(role: Role, *, batch: int = 0) -> Any:
@@ -71,9 +73,10 @@ def spatial_dimensions() -> Any:
     return dataclasses.field(default=None, metadata={"spec": Option("dimensions", 1)})
 
 
-def counts(least: int, *, pads: str = "") -> Any:
+def counts(least: int, *, pads: str = "", may_be_symbolic: bool = False) -> Any:
     """A field for a list of UINTs, one for each spatial dimension."""
-    return dataclasses.field(default=None, metadata={"spec": Option("counts", least, "in each dimension", pads)})
+    spec = Option("counts", least, "in each dimension", pads, may_be_symbolic=may_be_symbolic)
+    return dataclasses.field(default=None, metadata={"spec": spec})
 
 
 def count(least: int, words: str = "") -> Any:

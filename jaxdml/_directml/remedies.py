@@ -239,6 +239,7 @@ def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
 
 PAD_LESS = "pad less"
 MEANS_OF_MEANS = "pool twice with smaller windows"
+KNOWN_WINDOW = "write integers, or window_size=input.shape[2:] for global pooling"
 ONLY_PADDING = "pad less, or set include_padding"
 ONLY_GAPS = "use a dilation no larger than the input's size, or set include_padding"
 
@@ -246,7 +247,8 @@ ONLY_GAPS = "use a dilation no larger than the input's size, or set include_padd
 def smaller_window(input: Shape, window: Sequence[int]) -> Remedy:
     """Advice for a pooling window larger than the padded input, with a transpose if the channels may come last."""
     advice = "pad the input or shrink the window"
-    if all(isinstance(size, int) and size >= extent for size, extent in zip(input[1:-1], window, strict=True)):
+    pairs = list(zip(input[1:-1], window, strict=True))
+    if all(isinstance(size, int) for pair in pairs for size in pair) and all(size >= extent for size, extent in pairs):
         order = (0, len(input) - 1, *range(1, len(input) - 1))
         return Remedy(f"{advice}, or write input.transpose{order} if channels come last", advice)
     return Remedy(advice, advice)

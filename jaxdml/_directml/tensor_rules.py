@@ -35,10 +35,15 @@ def _without_symbolic(sizes: Any) -> Any:
     return tuple(size for size in sizes if not is_symbolic(size))
 
 
-def check_uints(operator: str, tensor: str, field: str, value: Any, length: int | None = None, least: int = 0) -> None:
-    """Checks that value is a tuple of `length` UINTs, none below `least`."""
+def check_uints(
+    operator: str, tensor: str, field: str, value: Any, length: int | None = None, least: int = 0, *,
+    may_be_symbolic: bool = False,
+) -> None:  # fmt: skip
+    """Checks that value is a tuple of `length` UINTs, none below `least`, or of symbolic dimensions."""
     many = "" if length is None else f"{length} "
-    is_right = isinstance(value, tuple) and all(is_uint(v) and v >= least for v in value)
+    is_right = isinstance(value, tuple) and all(
+        (is_uint(v) and v >= least) or (may_be_symbolic and is_symbolic(v)) for v in value
+    )
     if not is_right or length not in (None, len(value)):
         what = f"has no {field}" if value is None else f"has {field} {shown(value)}"
         text = f"{what}, expected a tuple of {many}integers from {least} to {UINT_MAX}"

@@ -95,7 +95,8 @@ def pooled_sizes(desc: Any) -> Shape:
     """Checks the options of a pooling operator; returns the output's sizes."""
     batch, channels, *extent = desc.input_tensor.sizes
     check_spatial_options(desc, len(extent))
-    elements = math.prod(desc.window_size)
+    _check_symbolic_windows(desc, extent)
+    elements = known_elements(desc.window_size)
     if elements > MOST_ELEMENTS:
         text = f"has {elements} elements, but int32 holds the sum of at most {MOST_ELEMENTS} elements"
         facts = {"expected": MOST_ELEMENTS, "received": desc.window_size}
@@ -104,10 +105,22 @@ def pooled_sizes(desc: Any) -> Shape:
     return (batch, channels, *windowed_extents(desc, "WindowSize", desc.window_size, remedy))
 
 
+def _check_symbolic_windows(desc: Any, extent: Sequence[int]) -> None:
+    """Checks that each symbolic window is as large as the image, so that the number of windows is known."""
+    options = zip(extent, desc.window_size, desc.dilations, desc.start_padding, desc.end_padding, strict=True)
+    for size, window, *others in options:
+        if is_symbolic(window) and not (window == size and others == [1, 0, 0]):
+            text = f"has symbolic size {window}, which must be the input's, {size}, without dilation and padding"
+            facts = {"expected": size, "received": desc.window_size}
+            raise RuleError(desc.operator, "WindowSize", "values", text, remedies.KNOWN_WINDOW, **facts)
+
+
 def check_windows_see_input(desc: Any) -> None:
     """Checks that no window covers only padding: a mean that excludes padding would divide by 0."""
     options = zip(desc.window_size, desc.strides, desc.dilations, desc.start_padding, desc.end_padding, strict=True)
     for size, (window, stride, dilation, start, end) in zip(desc.input_tensor.sizes[2:], options, strict=True):
+        if is_symbolic(window):
+            continue  # there is no padding
         if is_symbolic(size):  # the end of the last window is unknown, so only the first is checked
             size, end = start + window * dilation, 0
         count, steps_over = output_extent(size, window, stride, dilation, start, end), window > 1 and dilation > size

@@ -22,6 +22,7 @@ from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.remedies import float_zero_point
 from jaxdml._directml.table_remedies import retyped
+from jaxdml._directml.tensor_rules import is_symbolic
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
@@ -219,15 +220,16 @@ class Converter:
         )
 
     def per_dimension(
-        self, name: str, value: Any, count: int, advice: Callable[[str], str] | None = None
-    ) -> tuple[int, ...]:
-        """A static integer for each of `count` dimensions; a single integer is repeated."""
+        self, name: str, value: Any, count: int, advice: Callable[[str], str] | None = None, *,
+        may_be_symbolic: bool = False,
+    ) -> tuple[int, ...]:  # fmt: skip
+        """A static integer, or a symbolic one, for each of `count` dimensions; a single integer is repeated."""
         if type(value) is int:
             return (value,) * count
         items = tuple(value) if is_sequence(value) else (value,) * count
-        if not all(map(is_integer, items)):
+        if not all(is_integer(item) or (may_be_symbolic and is_symbolic(item)) for item in items):
             raise self._static_error(name, value, f"an integer or a tuple of {count} integers", advice)
-        return tuple(map(int, items))
+        return tuple(int(item) if is_integer(item) else item for item in items)
 
     def integer(self, name: str, value: Any) -> int:
         """A static integer."""

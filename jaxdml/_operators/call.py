@@ -141,7 +141,8 @@ class Implementation:
         value = given[name]
         if option.kind == "counts":
             advice = self.advice.get(name)
-            return self._convert.per_dimension(name, value, spatial, advice and functools.partial(advice, given))
+            advice = advice and functools.partial(advice, given)
+            return self._convert.per_dimension(name, value, spatial, advice, may_be_symbolic=option.may_be_symbolic)
         if isinstance(option.kind, type):
             return self._convert.of_kind(name, value, option.kind)
         return self._convert.integer(name, value)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 import jaxdml as dml
 from _onnx.saved import EXACT, conv, inputs_of, quantized, run, saved
@@ -67,6 +67,43 @@ def test_means_that_lie_at_ties(numerics, tmp_path):
     x = np.random.default_rng(1).standard_normal((400, 6, 8)).astype(np.float32)
     (received,) = run(tmp_path / "model.onnx", x, **EXACT).values()
     assert_same_bits(received, np.asarray(model.apply(model.params, x)))
+
+
+OPEN = {
+    "tokens": (lambda p, x: jnp.mean(jax.nn.relu(x @ p["a"]), 1) @ p["head"], "b, t, 8", ((4, 6, 8), (1, 9, 8))),
+    "batch and tokens": (lambda p, x: jnp.mean(x @ p["a"], (0, 1)) @ p["head"], "b, t, 8", ((4, 6, 8), (1, 9, 8))),
+    "images": (
+        lambda p, x: jnp.mean(conv(x, p["image"]), (2, 3), keepdims=True).reshape(-1, 4) @ p["head"][:4],
+        "b, 1, h, w", ((12, 1, 7, 7), (2, 1, 5, 9)),
+    ),
+    "one axis of images": (
+        lambda p, x: jnp.mean(conv(x, p["image"]), 2)[..., :4] @ p["head"][:4],
+        "b, 1, h, 7", ((12, 1, 7, 7), (2, 1, 5, 7)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
+@pytest.mark.parametrize("name", OPEN)
+def test_means_over_sizes_that_are_open(name, numerics, tmp_path):
+    """Sums are divided by symbolic sizes: the exported function and the file have the model's bits at other sizes."""
+    function, names, sizes = OPEN[name]
+    batches = [np.random.default_rng(size).standard_normal(size).astype(np.float32) for size in sizes]
+    with dml.use_kernels("xla"):
+        model = dml.ptq.quantize(function, P, batches[:1], numerics=numerics, progress=False)
+        shape = jax.ShapeDtypeStruct(export.symbolic_shape(names), np.float32)
+        exported = export.export(jax.jit(model.apply))(model.params, shape)
+    for form in ("qdq", "qoperator") if numerics == "onnxruntime" else ("qdq",):
+        saved(model, tmp_path / "model.onnx", form, weights="uint8", shapes=names)
+        for x in batches:
+            expected = np.asarray(model.apply(model.params, x))
+            assert_same_bits(np.asarray(exported.call(model.params, x)), expected)
+            (received,) = run(tmp_path / "model.onnx", x).values()
+            assert_same_bits(received, expected, f"{form} {x.shape}")
+    if numerics == "directml":
+        with pytest.raises(dml.onnx.ModelError, match=r"over .* elements.*a known number up to 65793; write form='qdq'"):
+            dml.onnx.save(model, tmp_path / "model.onnx", "qoperator", shapes=names)
 
 
 @pytest.mark.rare

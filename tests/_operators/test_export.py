@@ -99,6 +99,18 @@ def test_the_depth_of_products_of_bytes_may_be_open():
         export.export(jax.jit(lambda a, b: dml.matrix_multiply_integer_to_float(a, 1.0, None, b, 1.0, None)))(*words)
 
 
+@pytest.mark.parametrize("window", [(None, None), (None, 3), (4, None)])
+def test_a_window_may_be_as_large_as_a_symbolic_image(window):
+    def pooled(x):
+        size = [extent or whole for extent, whole in zip(window, x.shape[2:], strict=True)]
+        return dml.quantized_linear_average_pooling(x, 0.1, 3, 0.02, 5, window_size=size, strides=(1, 2))
+
+    shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, 32, h, w", constraints=["h >= 4", "w >= 3"]), np.uint8)
+    exported = export.export(jax.jit(pooled), platforms=PLATFORMS)(shape)
+    for x in (X, X[:2, :, :5]):
+        assert_same_bits(exported.call(x), pooled(x))
+
+
 SMALL = {"cuda": ("bf16", "bf16"), "tpu": ("i8", "i8")}  # the types of products; test_cuda.py has large ones
 
 

@@ -190,6 +190,24 @@ def test_windows_over_symbolic_sizes(start_padding, is_right):
             trace(shape)
 
 
+@pytest.mark.parametrize("wrong", ["start_padding", "end_padding", "dilations", "window_size", "strides"])
+def test_a_symbolic_window_is_the_whole_image(wrong):
+    """Otherwise the number of windows, or of their elements, would be unknown."""
+
+    def pooled(x):
+        options = {"window_size": (x.shape[2], 2)}
+        options |= {wrong: (2 * x.shape[2] - 1, 2) if wrong == "window_size" else x.shape[2:] if wrong == "strides" else 2}
+        return call(POOLING, {**GOOD[POOLING], "input": x, **options})
+
+    shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, 2, h, 5"), np.uint8)
+    message = {
+        "window_size": r"WindowSize has symbolic size 2\*h - 1, which must be the input's, h, .*, or window_size=input.shape",
+        "strides": r"Strides is \(h, 5\), expected an integer or a tuple of 2 integers",
+    }.get(wrong, "WindowSize has symbolic size h, which must be the input's, h, without dilation and padding; ")
+    with pytest.raises(DescError, match=message):
+        export.export(jax.jit(pooled))(shape)
+
+
 def test_the_padding_that_same_stands_for():
     """With the numbers of the error the output has the input's spatial sizes."""
     for operator in (CONVOLUTION_INTEGER, POOLING):

@@ -31,7 +31,7 @@ class QuantizedLinearAveragePoolingDesc(OperatorDesc):
     output_tensor: TensorDesc | None = tensor(OUTPUT)
     dimension_count: int | None = spatial_dimensions()
     strides: tuple[int, ...] | None = counts(1)
-    window_size: tuple[int, ...] | None = counts(1)
+    window_size: tuple[int, ...] | None = counts(1, may_be_symbolic=True)
     start_padding: tuple[int, ...] | None = counts(0, pads="input_tensor")
     end_padding: tuple[int, ...] | None = counts(0, pads="input_tensor")
     dilations: tuple[int, ...] | None = counts(1)

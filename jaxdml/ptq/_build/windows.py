@@ -54,10 +54,13 @@ def summed(builder: Builder, equation: Equation) -> list[Equation]:
 
 
 def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
-    """Whether an equation divides its first input by a count."""
-    if reader.name not in ("div", "mul") or not builder.is_data(reader.inputs[0]) or not isinstance(count, int):
+    """Whether an equation divides its first input by a count, which may be symbolic."""
+    if reader.name not in ("div", "mul") or not builder.is_data(reader.inputs[0]) or builder.is_data(reader.inputs[1]):
         return False
-    found = None if builder.is_data(reader.inputs[1]) else builder.fixed.number(reader.inputs[1])
+    if not isinstance(count, int):
+        size = _maker(builder, reader.inputs[1])
+        return reader.name == "div" and size is not None and size.name == "dim_as_value" and size.params["dim"] == count
+    found = builder.fixed.number(reader.inputs[1])
     number = 0.0 if found is None else float(found)
     return number != 0 and abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
 
@@ -90,14 +93,20 @@ def _divides_by_counts(builder: Builder, reader: Equation, sums: Equation) -> bo
     """Whether an equation divides sums over windows by the sums of ones over the same windows."""
     if reader.name != "div" or reader.inputs[0] != sums.outputs[0]:
         return False
-    counts = builder.fixed.maker(reader.inputs[1])
-    while counts is not None and counts.name in ("broadcast_in_dim", "reshape", "convert_element_type"):
-        counts = builder.fixed.maker(counts.inputs[0])
+    counts = _maker(builder, reader.inputs[1])
     if counts is None or counts.name != sums.name or builder.fixed.number(counts.inputs[0]) != 1:
         return False
     # The array of ones may lack the batch and channel axes.
     words = "window_dimensions", "window_strides", "padding"
     return all(_without_ones(counts.params[word]) == _without_ones(sums.params[word]) for word in words)
+
+
+def _maker(builder: Builder, value: Any) -> Equation | None:
+    """The equation that makes a fixed value, before conversions and changes of its shape."""
+    maker = builder.fixed.maker(value)
+    while maker is not None and maker.name in ("broadcast_in_dim", "reshape", "convert_element_type"):
+        maker = builder.fixed.maker(maker.inputs[0])
+    return maker
 
 
 def _without_ones(each: Any) -> list[Any]:
