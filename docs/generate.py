@@ -108,7 +108,7 @@ def missed() -> str:
             ratio = row["ratios"].get(row["rival"])
             if row["rival"] in PEERS and row["at_most"] and ratio > row["at_most"]:
                 case = f"{row['family']}, {row['case']}"
-                rows.append((kernels, case, PEERS[row["rival"]], f"{1 / ratio:.2f}", f"{1 / row['at_most']:.2f}"))
+                rows.append((kernels, case, row["rival"], f"{1 / ratio:.2f}", f"{1 / row['at_most']:.2f}"))
     return Table("missed", ("kernels", "case", "peer", "measured", "aim"), rows).markdown()
 
 
@@ -205,6 +205,10 @@ def levels() -> str:
         "The level `jaxdml` is not a level of DirectML. In Python it is `FeatureLevel.JAXDML`, which adds 16-bit\n"
         "outputs of `element_wise_quantize_linear` to level 6_4.",
         "## What each level brings",
+        "The last column has the changes of each later level, separated by semicolons. A rank replaces the ranks\n"
+        'allowed before, "also" adds data types, and "optional" means that the tensor may now be absent. Parentheses\n'
+        "enclose the tensors that a change applies to; a change without parentheses applies to all tensors of the\n"
+        "operator.",
         table._replace(rows=rows).markdown(),
     ]
     return "\n\n".join(parts) + "\n"
