@@ -32,7 +32,7 @@ def element_wise_quantized_linear_add(
     """Adds quantized arrays `a` and `b`, and quantizes the sum.
 
     ``clamp(round(value / output_scale) + output_zero_point, Min, Max)``, where ``value = (a - a_zero_point) * a_scale +
-    (b - b_zero_point) * b_scale``. Each operation, in this order, is rounded to float32. The quotient is rounded to an
+    (b - b_zero_point) * b_scale``. Each operation of the formula is rounded to float32. The quotient is rounded to an
     integer, ties to even; then the zero point is added, and the result clamped. Subnormal scales and sums count as 0.
 
     Args:

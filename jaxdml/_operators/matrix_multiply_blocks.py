@@ -49,8 +49,9 @@ def matrix_multiply_blocks(
     Args:
       a: float32, float16 or bfloat16 array [..., K] of rank 1 or more.
       b: uint4, int4, uint8 or int8 array [N, K], or the result of `prepare_matrix_multiply_blocks`.
-      b_scale: float32 or float16 array [N, blocks]; None if `b` is prepared and contains them. A block has 16, 32,
-        64, 128 or 256 elements along K, and the last block may have fewer; the block size follows from the shapes.
+      b_scale: float32 or float16 array [N, blocks]; None if `b` is prepared, because prepared weights contain their
+        scales. A block has 16, 32, 64, 128 or 256 elements along K, and the last block may have fewer; the block size
+        follows from the shapes.
       b_zero_point: None, or array of b's type and b_scale's shape. None means 0 for a signed `b`, and the middle of
         its range for an unsigned one (8 or 128).
       bias: None, or float array [N] of a type that `a` may have.

@@ -59,19 +59,19 @@ def save(
       tables: "float": a function from integers to integers is written as float operators. "gather": as an exact look-up
         table.
       weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
-      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size
-        in place of the first size of the first array, and of each first size that equals it. None: the sizes of the
-        first calibration batch. Or a pytree of strings that is a prefix of the tuple of inputs. A string
-        such as ``"batch, 3, height, width"`` or ``"1, ..."`` lists numbers and names; ``...`` at its end stands for the
-        remaining sizes of the calibration.
+      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, where a symbolic batch size
+        replaces the first size of the first array, and the first size of every other array that has the same first
+        size. None: the sizes of the first calibration batch. Or a pytree of strings that is a prefix of the tuple of
+        inputs. A string such as ``"batch, 3, height, width"`` or ``"1, ..."`` lists numbers and names; ``...`` at its
+        end stands for the remaining sizes of the calibration.
       opset: the opset of the file, 17 to 21. None: 21 for weights in blocks and for layers with 16-bit inputs,
         otherwise 17. If 20 or 21 is given, gelu is written as the operator Gelu, which onnxruntime's DirectML provider
         does not have; otherwise gelu is written as several operators.
 
     Raises:
       DescError: if an argument is wrong; its subclass ArgumentTypeError if the argument's type is wrong.
-      ModelError: if nodes have no counterpart in ONNX; the error lists all such nodes, with remedies. Also if
-        `model.params` were replaced.
+      ModelError: if nodes have no counterpart in ONNX, or if `model.params` were replaced. The error lists all nodes
+        without a counterpart, with remedies.
       PtqError: if the function has changed since it was quantized, or cannot be traced for these sizes.
       ModelFileNotFoundError: if the folder of path does not exist.
       OSError: if the file cannot be written.

@@ -65,8 +65,8 @@ class Model:
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
       numerics: "directml" or "onnxruntime"; it selects the formulas for quantized sums and means.
       factors: maps the names of weights and biases of the float function to the factors from equalization.
-      modes: for "" (the function) and for each scan, a dict that says how each contraction, and each sum in floats,
-        runs; the keys are the names of results.
+      modes: maps "", which stands for the function, and the name of each scan to a dict. The dict maps the name of the
+        result of each contraction, and of each sum in floats, to the way in which it is computed.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Model:
 
     @api_boundary
     def sqnr(self, params: Any, /, *inputs: Any, advice: int = 0) -> Sqnr:
-        """Measures which layers lose accuracy: the error that each layer adds, and the error accumulated up to it.
+        """Measures which layers lose accuracy: each layer's own error, and the error of its result in the model.
 
         Args:
           params: parameters of the float function.

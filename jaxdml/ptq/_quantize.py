@@ -67,18 +67,20 @@ def quantize(
       activations: uint8 or int8, the type of values between layers.
       observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", an `Observer`, or "auto".
         "auto" tries "minmax", "percentile" and "mse" for all values whose observer is "auto", and takes the one with
-        which the outputs have the least error on the batches. It reads the batches twice.
-      products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
-        the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
+        which the outputs have the least error on the batches. It reads the batches twice, so `batches` must not be an
+        iterator, such as a generator.
+      products: "static": the values that matrix products read are quantized with calibrated ranges. "dynamic": at each
+        call, each row that a product reads is quantized with its own range, and the product returns floats.
+        Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
         each block of that many weights along the contraction dimension. Products with such matrices take floats,
         whatever `products` is, unless a rule says otherwise. Filters of convolutions are int8.
-      equalize: whether to divide channels with large values by scales, and to multiply the weights applied to these
-        channels by the same scales. Such channels lie in a float value that is quantized for convolutions or products,
-        or between two convolutions or products that are separated only by relu and by operators that move or average
-        elements. The function stays the same, and rounding to integers loses less accuracy. The first batch determines
-        the magnitudes of values.
+      equalize: whether to divide channels with large values by factors, and to multiply the weights applied to these
+        channels by the same factors. The channels are those of floats that are quantized for convolutions or products,
+        and those of values between two convolutions or products that only relu and operators that move or average
+        elements separate. The float function does not change, and rounding to integers loses less accuracy. The first
+        batch determines the magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
         the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales
@@ -88,8 +90,9 @@ def quantize(
       sums: "integer": the sum of two values, such as that of a residual connection, adds integers if a convolution or
         product reads the sum. "float": these sums and their terms stay in floats, and convolutions and products round
         their inputs. Outputs are closer to those of apply. A function that computes a term, such as a gelu, runs in
-        floats instead of becoming a look-up table; this makes convolutional networks a little slower.
-      rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
+        floats instead of becoming a look-up table. Convolutional networks run a little slower with float sums.
+      rules: overrides of options for some layers. If several matching rules set an option, the first one applies;
+        `Rule` names options that go together.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
         "xla": XLA computes floats, with bits that depend on processor and program.

@@ -32,8 +32,8 @@ class LayerError:
       so_far: the ratio in dB in the model, with the errors of this layer and of all earlier layers.
       clipped: the share (0 to 1) of the layer's exact values that lie more than half a step below the least or above
         the greatest number that the layer's integers represent. None if its results are floats.
-      contractions: the names of the convolutions and products whose rules change the layer: those that compute it,
-        and, if its result is quantized, the first that reads it; all in its body, if the layer is a scan.
+      contractions: the names of the convolutions and products whose rules change the layer: those in the layer and, if
+        the layer's result is quantized, the first one that reads this result. For a scan, all those in its body.
       alone: the ratio in dB at the outputs if only this layer adds its own error. None unless advice was requested.
     """
 

@@ -36,7 +36,8 @@ class NodeDifference:
       name: the node's name.
       operator: the operator that runs.
       own: the difference if the node reads onnxruntime's values; None if onnxruntime lacks the node's results.
-      so_far: the difference in the model, with the errors of all earlier nodes; None under the same condition.
+      so_far: the difference in the model, with the errors of all earlier nodes; None if onnxruntime lacks the node's
+        results.
       reason: why the node differs, in words; never empty.
     """
 

@@ -25,7 +25,8 @@ class Rule:
       keep: "float" keeps the convolutions and products of matching layers in floats.
       products: overrides the argument `products` of `quantize` for matching layers.
       observer: overrides the argument `observer` of `quantize` for the inputs of matching layers.
-      weights, block_size: override the arguments `weights` and `block_size` of `quantize` for matching products.
+      weights, block_size: override the arguments `weights` and `block_size` of `quantize` for matching products. A rule
+        that sets one of them sets neither `products` nor `activations`.
       activations: with jnp.uint16, the values that convolutions and products of matching layers read are quantized to
         16 bits, with calibrated ranges. Weights keep 8 bits; both operands of a product of two computed values have 16
         bits. The sums are exact, and a layer takes two to five times as long. Other layers that read the same values

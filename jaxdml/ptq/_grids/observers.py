@@ -229,8 +229,9 @@ class Percentile(_Histogram):
 class LeastSquares(_Histogram):
     """The range with the least mean squared quantization error, from a histogram. `range` does not run under jit.
 
-    The error includes clipping, and is computed with the results of `scale_and_zero_point`. The search varies the lower
-    end between the least value and 0, and the upper end between 0 and the greatest value.
+    For each candidate range, the error is that of rounding and clamping all values with the range's
+    `scale_and_zero_point`. The search varies the lower end between the least value and 0, and the upper end between 0
+    and the greatest value.
 
     Attributes:
       bins: the number of bins on each side of 0.

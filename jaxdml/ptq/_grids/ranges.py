@@ -50,8 +50,9 @@ def scale_and_zero_point(low: Scale, high: Scale, dtype: DType, symmetric: bool 
       JAX array.
 
     Raises:
-      PtqError: if dtype is not one of these types, or if the shapes of low and high differ. Unless low or high is
-        traced, also if one of them holds NaN or infinity, if low > high, or if high - low is infinite in float32.
+      PtqError: if dtype is not one of these types, or if the shapes of low and high differ. If neither is traced, the
+        error is also raised if one of them holds NaN or infinity, if low > high, or if high - low is infinite in
+        float32.
     """
     name = "scale_and_zero_point"
     integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
@@ -83,7 +84,7 @@ def quantize_weights(
 
     Args:
       w: float array of any shape; a matrix if there is a block_size.
-      axis: the axis of output channels, each of which gets a scale; None for one scale of all weights.
+      axis: the axis of output channels, each of which gets a scale; None for one scale for all weights.
       dtype: int8 or int16; int4 or int8 if there is a block_size.
       block_size: the number of a channel's weights in a block: 16, 32, 64, 128 or 256; the last block may have fewer.
         None for no blocks.
@@ -97,7 +98,7 @@ def quantize_weights(
 
     Raises:
       PtqError: if w is not a float array or lacks the axis, or if dtype, block_size or method is not one of those
-        listed. Unless w is traced, also if it holds NaN or infinity.
+        listed. If w is not traced, the error is also raised if w holds NaN or infinity.
     """
     name = "quantize_weights"
     allowed = WEIGHTS if block_size is None else BLOCK_WEIGHTS
@@ -145,9 +146,9 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
       int32 array [channels]; a NumPy array unless an argument is a JAX array.
 
     Raises:
-      PtqError: if shapes do not match. Unless an argument is traced, also if one holds NaN or infinity, if a scale is
-        not positive, if a product of scales is not above 2**-126, or if the result exceeds int32: the error then
-        suggests a larger filter scale.
+      PtqError: if shapes do not match. If no argument is traced, the error is also raised if an argument holds NaN or
+        infinity, if a scale is not positive, if a product of scales is not above 2**-126, or if the result exceeds
+        int32; in the last case, the error suggests a larger filter scale.
     """
     name = "quantize_bias"
     given = bias, input_scale, filter_scale
