@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 _INTERNAL = frozenset({"jaxdml", "jax", "jaxlib", "numpy", "onnx", "google", *sys.stdlib_module_names})
 
@@ -129,6 +130,19 @@ class PtqFileNotFoundError(PtqError, MissingFileError):
 
 class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
     """A file of a DxDispatch model does not exist; `filename` is its path."""
+
+
+def in_other_byte_order(name: str, arrays: Any) -> str:
+    """A sentence about the first array of a pytree in the byte order of other machines; empty if there is none.
+
+    A jitted function that was called before reads the bytes of such an array in the wrong order; JAX raises no error.
+    """
+    for path, x in jax.tree_util.tree_leaves_with_path(arrays):
+        if isinstance(x, np.ndarray) and not x.dtype.isnative:
+            where = name + jax.tree_util.keystr(path)
+            text = f"{where} has type {x.dtype}, the byte order of other machines"
+            return f"{text}; write {where}.astype(jnp.{x.dtype.name})"
+    return ""
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:

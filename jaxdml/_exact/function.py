@@ -10,7 +10,7 @@ from jax.extend import source_info_util
 
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.interpreter import PRODUCTS, Problem, evaluate, problems
-from jaxdml.errors import ExactError, api_boundary
+from jaxdml.errors import ExactError, api_boundary, in_other_byte_order
 
 CHOICES = ("refuse", "xla")
 source_info_util.register_exclusion(str(Path(__file__).parents[1]))  # errors name the user's lines
@@ -36,7 +36,8 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
     Raises:
       ExactError: if f is not callable, products is neither "refuse" nor "xla", or XLA_FLAGS turns fast math on. A call
         of the returned function raises it, before anything runs, if f computes in float64, if f uses a primitive
-        without a rule, if a sum has more than 2**26 addends, or if the number of addends or factors is unknown.
+        without a rule, if a sum has more than 2**26 addends, if the number of addends or factors is unknown, or if an
+        array has the byte order of other machines.
 
     Source: DirectX's floating-point rules, for subnormals,
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
@@ -82,6 +83,8 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
             with jax.debug_nans(False), jax.debug_infs(False):
                 results = call(*args, **kwargs)
             return cast(R, jax.tree.map(jax.numpy.copy, results))
+        if wrong := in_other_byte_order("args", args) or in_other_byte_order("kwargs", kwargs):
+            raise ExactError(f"exact: {wrong}")
         leaves, structure = jax.tree.flatten((args, kwargs))
         arrays = {place: leaf for place, leaf in enumerate(leaves) if _is_array(leaf)}  # others may be options
 

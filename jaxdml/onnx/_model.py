@@ -15,7 +15,7 @@ from jaxdml._graph.join import joined
 from jaxdml._graph.parameters import difference, listed, wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml._quantized.onnxruntime.lookup import looked_up
-from jaxdml.errors import ModelError, api_boundary
+from jaxdml.errors import ModelError, api_boundary, in_other_byte_order
 from jaxdml.onnx._limits import Limits, check_result, limited_by
 from jaxdml.onnx._tensors import Tensor
 
@@ -109,6 +109,8 @@ class Model:
           ModelError: as for `apply`.
         """
         inputs = self._checked(params, arrays, named)
+        if wrong := in_other_byte_order("given", dict(given)):
+            raise ModelError(wrong)
         return _tried(lambda: self._jitted_alone(dict(params), inputs, dict(given)))
 
     @property

@@ -15,7 +15,7 @@ from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml._shapes import is_integer
-from jaxdml.errors import ModelError, PtqError, api_boundary
+from jaxdml.errors import ModelError, PtqError, api_boundary, in_other_byte_order
 from jaxdml.ptq._choose.checks import check_outside
 from jaxdml.ptq._choose.equalize import multiplied
 from jaxdml.ptq._choose.modes import FLOAT, Mode, modes_as, options_to_try
@@ -109,6 +109,8 @@ class Model:
         """
         if not _are_same(params, self._own) and _described(params) != self._described:
             raise PtqError(wrong_params(self._own, params))
+        if wrong := in_other_byte_order("inputs", inputs):
+            raise PtqError(wrong)
         try:
             return self._jitted(dict(params), *inputs)
         except TypeError:
@@ -212,6 +214,8 @@ class Model:
         if not is_integer(advice) or advice < 0:
             raise PtqError(f"advice is {advice!r}, expected the number of layers to try rules for, such as 3")
         check_outside("sqnr computes with the values of params and inputs", params, inputs)
+        if wrong := in_other_byte_order("params", params):
+            raise PtqError(wrong)
         if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)

@@ -303,6 +303,19 @@ def test_float8_is_refused():
     assert "use float32, bfloat16 or float16" in refused(lambda x: x.astype(jnp.float8_e5m2), X)
 
 
+def test_arrays_in_the_byte_order_of_other_machines():
+    """jax.numpy, called before with arrays of this shape, reads their bytes in the wrong order."""
+    f = dml.exact(lambda tree, x: tree["w"] * x)
+    expected = f({"w": X}, X)
+    with pytest.raises(dml.ExactError, match=r"exact: args\[0\]\['w'\] has type >f4.*; write (.*)") as caught:
+        f({"w": X.astype(">f4")}, X)
+    code = str(caught.value).partition("; write ")[2]
+    right = eval(code, {"args": [{"w": X.astype(">f4")}], "jnp": jnp})
+    assert_same_bits(f({"w": right}, X), expected)
+    with pytest.raises(dml.ExactError, match=r"exact: kwargs\['x'\] has type >f4"):
+        f({"w": X}, x=X.astype(">f4"))
+
+
 def test_nothing_runs_before_the_error():
     ran = []
 

@@ -20,5 +20,7 @@ def test_nodes_read_given_values_of_their_own_shape_and_type():
     assert_same_bits(made.values_alone(made.params, {"a": given}, x)["y"], made.apply(made.params, -given)["y"])
     for wrong in (F([0]), given.astype(np.int32)):
         assert_same_bits(made.values_alone(made.params, {"a": wrong}, x)["y"], made.apply(made.params, x)["y"])
+    with pytest.raises(ModelError, match=r"given\['a'\] has type >f4.*; write given\['a'\].astype\(jnp.float32\)"):
+        made.values_alone(made.params, {"a": given.astype(">f4")}, x)
     with pytest.raises(ModelError, match=r"apply lacks \['x'\]"):
         made.values_alone(made.params, {"a": given})

@@ -69,6 +69,7 @@ def test_inputs_of_wrong_types():
     for wrong in (
         np.ones(4),
         np.ones(4, np.int32),
+        np.ones(4, ">f4"),
         [1.0, 2.0, 3.0, 4.0],
         jnp.ones(4, jnp.float16),
         ["a"] * 4,

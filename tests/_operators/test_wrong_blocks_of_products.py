@@ -68,6 +68,11 @@ def test_types():
     for name, wrong in (("a", A.astype(np.float64)), ("b_scale", SCALE.astype(np.float64))):
         got = remedied(name, wrong, f"has type float64, expected float32{', float16' * (name == 'a')}")
         assert_same_bits(got, EXPECTED)
+    swapped = {**RIGHT, "bias": np.ones(N, np.float32)}
+    expected = dml.matrix_multiply_blocks(**swapped)
+    for name in ("a", "b_scale", "bias"):
+        got = remedied(name, swapped[name].astype(">f4"), "has type >f4, expected float32", right=swapped)
+        assert_same_bits(got, expected)
     text = "ATensor has type int8, expected float32, float16 or bfloat16; write a.astype(jnp.float32)"
     assert str(error_of(a=A.astype(np.int8))).endswith(text)
     assert_same_bits(remedied("b_zero_point", ZERO.astype(np.int8), "has type int8, expected uint4"), EXPECTED)
@@ -172,4 +177,6 @@ def test_wrong_matrices_are_not_prepared():
     prepare, right = dml.prepare_matrix_multiply_blocks, {"b": B, "b_scale": SCALE, "b_zero_point": ZERO}
     assert "expected an array; b is already prepared" in str(error_of(prepare, right, b=prepare(**right)))
     assert "expected [6, 1] for blocks of 64" in str(error_of(prepare, right, b_scale=SCALE[:4]))
+    with dml.use_kernels("xla"):  # which do not pass NumPy arrays to JAX
+        assert "has type >f4, expected float32" in str(error_of(prepare, right, b_scale=SCALE.astype(">f4")))
     assert "reshape(len(b), -1)[:, :K]" in str(error_of(prepare, right, b=nibbles(B).reshape(N, 2, 16)))

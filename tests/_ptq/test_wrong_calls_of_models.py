@@ -11,6 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 import jaxdml as dml
 from _ptq.quantized import is_right
 from _ptq.test_wrong_calls import PARAMS, X, mlp, quantize
+from helpers.compare import assert_same_bits
 from jaxdml.ptq import PtqError
 
 
@@ -47,6 +48,29 @@ def test_params_that_were_changed_in_place():
 def test_sqnr_with_other_params():
     with pytest.raises(PtqError, match="params are not those of the float function: sqnr compares the model with"):
         quantize().sqnr(quantize().params, X)
+
+
+def test_arrays_in_the_byte_order_of_other_machines():
+    """A jitted function that was called before would read their bytes in the wrong order."""
+    model, swapped = quantize(), X.astype(">f4")
+    params = jax.tree.map(lambda x: np.asarray(x).astype(">f4"), PARAMS)
+    expected = np.asarray(model.apply(model.params, X))
+    where = r"inputs\[0\] has type >f4, the byte order of other machines; write inputs\[0\]\.astype\(jnp\.float32\)"
+    for call in (
+        lambda: model.apply(model.params, swapped),
+        lambda: model.sqnr(PARAMS, swapped),
+        lambda: quantize(batches=[swapped]),
+        lambda: quantize(batches=[X, swapped]),
+    ):
+        with pytest.raises(PtqError, match=where):
+            call()
+    assert_same_bits(model.apply(model.params, swapped.astype(jnp.float32)), expected)
+    for call in (lambda: quantize(params=params), lambda: model.sqnr(params, X)):
+        with pytest.raises(PtqError, match=r"params\['\w+'\]\['\w+'\] has type >f4"):
+            call()
+    name = next(name for name in model.params if name.endswith(":scale"))
+    with pytest.raises(PtqError, match=r"is >f4\[\d+\], expected float32\[\d+\]"):
+        model.apply(model.params | {name: np.asarray(model.params[name]).astype(">f4")}, X)
 
 
 @pytest.mark.rare

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, in_other_byte_order
 from jaxdml.ptq._build.builder import WEIGHT_MOVERS, Builder
 from jaxdml.ptq._trace.equations import Equation
 
@@ -30,7 +30,8 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
     """Validates `apply` and `params`.
 
     Raises:
-      PtqError: if apply is not a function, or if a leaf of params is not an array, is traced, or is a random key.
+      PtqError: if apply is not a function, or if a leaf of params is not an array, is traced, is a random key, or has
+        the byte order of other machines.
     """
     check_outside("quantize computes with the values of params and batches", params)
     if not callable(apply):
@@ -47,6 +48,8 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
             text = "pass keys as inputs of apply, or create them in apply (nnx: pass the state rest of"
             split = "graph, params, rest = nnx.split(module, nnx.Not(nnx.RngState), ...) as an input, too)"
             raise PtqError(f"{where} is a random key: {text} {split}")
+    if wrong := in_other_byte_order("params", params):
+        raise PtqError(wrong)
 
 
 def check_function(builder: Builder, bodies: Iterable[Builder] = ()) -> None:

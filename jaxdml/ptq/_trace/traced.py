@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxdml._graph.evaluate import shown
-from jaxdml.errors import DescError, ModelError, PtqError
+from jaxdml.errors import DescError, ModelError, PtqError, in_other_byte_order
 from jaxdml.ptq._trace.equations import Program, program_of, struct_of
 from jaxdml.ptq._trace.signature import fingerprint
 
@@ -76,6 +76,8 @@ class Traced:
         return program
 
     def _program(self, apply: Callable[..., Any], inputs: tuple[Any, ...], remedy: str = "") -> Program:
+        if wrong := in_other_byte_order("inputs", inputs):
+            raise PtqError(wrong)
         words = ", ".join(map(shown, inputs)) or "none"
         try:
             program = program_of(apply, self.params, inputs)
@@ -100,8 +102,10 @@ def structs_of(inputs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     """Shapes and types of inputs, which the error calls `what`.
 
     Raises:
-      PtqError: if a leaf is not an array or a number.
+      PtqError: if a leaf is not an array or a number, or if it has the byte order of other machines.
     """
+    if wrong := in_other_byte_order("inputs", inputs):
+        raise PtqError(f"{what}: {wrong}")
     try:
         return cast(tuple[Any, ...], shapes_of(inputs))
     except TypeError as error:  # JAX raises it for strings and objects
