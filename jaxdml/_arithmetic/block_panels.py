@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.panels import SEAL, XLA_SEAL, namespace_of
+from jaxdml._arithmetic.sharding import replicated_along
 
 Array = Any  # a JAX or NumPy array; results are of the same kind as the arguments
 COLUMNS, UNIT = 64, 16  # the columns of a panel and of a unit
@@ -76,6 +77,7 @@ def as_given(x: Array, dtype: np.dtype) -> Array:
 def packed_of(w: Array, scale: Array, zero_point: Array | None, blocks: Blocks) -> Array:
     """Packs w [..., columns, depth] and parameters [..., columns, count] into int8 [..., bytes], with XLA's seal."""
     xp, lead = namespace_of(w), w.shape[:-2]
+    w, scale, zero_point = map(_on_each_device, (w, scale, zero_point))
     weights = _padded(as_unsigned(w), (blocks.panels * COLUMNS, blocks.number * blocks.size))
     halves, axes = 8 // blocks.bits, tuple(range(len(lead)))
     groups = blocks.size // (4 * halves)
@@ -152,6 +154,11 @@ def _floats(x: Array, dtype: Any) -> Array:
 
 def _signed(x: Array) -> Array:
     return lax.bitcast_convert_type(x, jnp.int8) if isinstance(x, jax.Array) else x.view(np.int8)
+
+
+def _on_each_device(x: Array | None) -> Array | None:
+    """x [..., columns, depth], replicated on explicit mesh axes, where JAX does not join a sharded axis to the seal."""
+    return replicated_along(replicated_along(x, x.ndim - 2), x.ndim - 1) if isinstance(x, jax.Array) else x
 
 
 def _padded(x: Array, sizes: tuple[int, int]) -> Array:

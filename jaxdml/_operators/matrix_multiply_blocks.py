@@ -96,7 +96,8 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
     4-bit weights per byte and N padded to a multiple of 64.
 
     To save the result, save its `array`, `scale` and `zero_point`, and prepare them again after loading; pickle does so
-    automatically. To shard the result, shard the arrays first. For `jax.export`, prepare under `use_kernels("xla")`.
+    automatically. To shard the result, shard the arrays first; on explicit mesh axes, each device holds the whole
+    result. For `jax.export`, prepare under `use_kernels("xla")`.
 
     Args:
       b: uint4, int4, uint8 or int8 array [N, K].

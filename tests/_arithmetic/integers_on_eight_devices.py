@@ -103,6 +103,11 @@ def on_mesh(kind):
             found = set(re.findall(COLLECTIVE, program.as_text()))
             assert found == expected, (name, found)
             print("ok", kind.name, name)
+            if operator == by_blocks:
+                a, b, scale, bias = sharded
+                prepared = dml.prepare_matrix_multiply_blocks(b, scale)
+                assert_same_bits(np.asarray(dml.matrix_multiply_blocks(a, prepared, bias=bias)), right, name)
+                print("ok", kind.name, name, "prepared")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jaxdml as dml
 from helpers.block_cases import LIMITS, floats, matrix
@@ -92,6 +93,18 @@ def test_pickled_with_kernels_of_another_kind():
         assert pickle.loads(pickle.dumps(prepared)).layout == "xla"
         plain = dml.prepare_matrix_multiply_blocks(*of("uint4"))
     assert pickle.loads(pickle.dumps(plain)).layout == "native"
+
+
+@on_both_kernels
+@pytest.mark.parametrize("spec", [PartitionSpec("x"), PartitionSpec(None, "x")], ids=["N", "K"])
+def test_explicit_mesh_axes(spec):
+    """JAX cannot join a sharded axis with the seal. The bits are compared in integers_on_eight_devices.py."""
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(AxisType.Explicit,))
+    sharding = NamedSharding(mesh, spec)
+    parts = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in matrix(RNG, "int4", (N, 128), 32))
+    with jax.sharding.use_abstract_mesh(mesh):
+        prepared = jax.eval_shape(dml.prepare_matrix_multiply_blocks, *parts)
+    assert (prepared.shape, prepared.data.sharding.spec) == ((N, 128), PartitionSpec(None))
 
 
 @rarely_on_xla
