@@ -171,7 +171,8 @@ def _check_matrix(b: Any, scale: Any, zero_point: Any, depth: Any = None) -> Non
     """Checks an array b with its scales and zero points; `depth` is the K of `a`, if it is known."""
     _check_type("b", b, WEIGHTS, _weight_advice)
     is_bytes = b.dtype.name == "uint8"
-    is_packed = is_bytes and (b.ndim == 3 or (b.ndim == 2 and depth is not None and b.shape[1] * 2 - depth in (0, 1)))
+    is_half = depth is not None and b.ndim == 2 and b.shape[1] != depth and b.shape[1] * 2 - depth in (0, 1)
+    is_packed = is_bytes and (b.ndim == 3 or is_half)
     if is_packed:
         own = "K" if depth is None else depth
         text = f"has type uint8 and shape {list(b.shape)}: two weights to a byte, as in MatMulNBits; unpack them: "

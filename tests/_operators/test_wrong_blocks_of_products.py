@@ -10,6 +10,7 @@ import pytest
 import jaxdml as dml
 from helpers.block_cases import floats, matrix
 from helpers.compare import assert_same_bits
+from jaxdml import reference
 
 RNG = np.random.default_rng(0)
 N, K = 6, 64
@@ -51,6 +52,11 @@ def test_packed_weights_are_unpacked():
     right = {**RIGHT, "a": A[:, :63], "b": odd}
     got = remedied("b", nibbles(odd), "two weights to a byte", right=right)
     assert_same_bits(got, dml.matrix_multiply_blocks(**right))
+
+
+def test_rows_of_one_byte_are_no_nibbles():
+    arguments = A[:, :1], np.arange(N, dtype=np.uint8)[:, None], SCALE[:, :1]
+    assert_same_bits(dml.matrix_multiply_blocks(*arguments), reference.matrix_multiply_blocks(*arguments))
 
 
 def test_packed_zero_points_are_unpacked():
