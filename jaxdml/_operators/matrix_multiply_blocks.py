@@ -1,6 +1,7 @@
 """The product of floats and a matrix quantized by blocks: an operator of jaxdml that DirectML does not have."""
 
 import math
+import numbers
 from functools import partial
 from typing import Any, Literal
 
@@ -80,7 +81,7 @@ def matrix_multiply_blocks(
         text = f"has {a.shape[-1]} elements to a row, but b has shape {list(b.shape)}, and K is {depth}; {fix}"
         raise _error("a", "sizes", text, expected=depth, received=a.shape[-1])
     if bias is not None:
-        _check_type("bias", bias, FLOATS, _float_advice)
+        _check_type("bias", bias, FLOATS, _float_advice, (columns,))
         if bias.shape != (columns,):
             text = f"has shape {list(bias.shape)}, expected [{columns}], one number for each row of b"
             raise _error("bias", "sizes", text, expected=(columns,), received=bias.shape)
@@ -143,13 +144,14 @@ def _planes(precision: Any) -> int:
     raise broken(NAME, "precision", "precision", text, expected=tuple(PLANES), received=precision)
 
 
-def _check_type(name: str, x: Any, types: tuple[str, ...], advice: Any) -> None:
-    """Checks that x is an array of one of the types; advice maps the array to a remedy."""
+def _check_type(name: str, x: Any, types: tuple[str, ...], advice: Any, shape: Any = "") -> None:
+    """Checks that x is an array of one of the types; advice maps it to a remedy, and `shape` is the shape to give."""
     if x is None:
         raise _error(name, "required", f"is None, but required; give {name}", error=ArgumentTypeError)
     if not isinstance(x, jax.Array) and type(x) is not np.ndarray:
         text = f"is {described(x)}, expected an array"
-        text += f" of {listed(types)}" if types == WEIGHTS else f"; write jnp.asarray({name}, jnp.{types[0]})"
+        array = f"full({shape}, {name}" if shape and isinstance(x, numbers.Real) else f"asarray({name}"
+        text += f" of {listed(types)}" if types == WEIGHTS else f"; write jnp.{array}, jnp.{types[0]})"
         raise _error(name, "array", text, error=ArgumentTypeError, received=described(x))
     if str(x.dtype) not in types:  # a name would be the same in both byte orders
         text = f"has type {x.dtype}, expected {listed(types)}; {advice(name, x)}"
@@ -183,10 +185,11 @@ def _check_matrix(b: Any, scale: Any, zero_point: Any, depth: Any = None) -> Non
         raise _error("b", "sizes", text, received=b.shape)
     if depth is not None and b.shape[1] != depth:
         return  # the caller raises an error with both shapes
-    _check_type("b_scale", scale, SCALES, _float_advice)
     rows, own_depth = b.shape
+    right = _shape_of_scales(b.shape, getattr(zero_point, "shape", ()))
+    _check_type("b_scale", scale, SCALES, _float_advice, right)
     if scale.ndim != 2 or scale.shape[0] != rows or not size_of(own_depth, scale.shape[1]):
-        raise _error("b_scale", "blocks", _wrong_blocks(b.shape, scale.shape), received=scale.shape)
+        raise _error("b_scale", "blocks", _wrong_blocks(b.shape, scale.shape, right), received=scale.shape)
     if zero_point is None:
         return
     halves = [scale.shape[0], -(-scale.shape[1] // 2)]
@@ -195,7 +198,7 @@ def _check_matrix(b: Any, scale: Any, zero_point: Any, depth: Any = None) -> Non
         text += "jax.lax.bitcast_convert_type(b_zero_point, jnp.uint4).reshape(b_scale.shape[0], -1)"
         raise _error("b_zero_point", "packed", f"{text}[:, :b_scale.shape[1]]", received=zero_point.shape)
     advice = f"write b_zero_point.astype(b.dtype), if {b.dtype} holds its values"
-    _check_type("b_zero_point", zero_point, (b.dtype.name,), lambda name, x: advice)
+    _check_type("b_zero_point", zero_point, (b.dtype.name,), lambda name, x: advice, "b_scale.shape")
     if zero_point.shape != scale.shape:
         text = f"has shape {list(zero_point.shape)}, expected b_scale's, {list(scale.shape)}"
         text += _zero_point_advice(zero_point.shape, scale.shape)
@@ -210,18 +213,28 @@ def _zero_point_advice(shape: tuple[int, ...], scale: tuple[int, ...]) -> str:
     return "; write jnp.broadcast_to(b_zero_point, b_scale.shape)" if shape in ((), (1,), (scale[0], 1)) else ""
 
 
-def _wrong_blocks(matrix: tuple[int, ...], scale: tuple[int, ...]) -> str:
-    """Says why scales do not fit a matrix, and which shapes fit."""
+def _shape_of_scales(matrix: tuple[int, ...], zero_point: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape for scales whose own shape does not fit: that of the zero points if it fits, else that of few blocks."""
     rows, depth = matrix
-    counts = {-(-depth // size): size for size in reversed(block_panels.SIZES)}
+    fits = len(zero_point) == 2 and zero_point[0] == rows and size_of(depth, zero_point[1])
+    return zero_point if fits else (rows, -(-depth // block_panels.SIZES[-1]))
+
+
+def _wrong_blocks(matrix: tuple[int, ...], scale: tuple[int, ...], right: tuple[int, ...]) -> str:
+    """Says why scales do not fit a matrix, and which shapes fit; the remedy may repeat scales to the shape `right`."""
+    rows, depth = matrix
+    counts, elements = {-(-depth // size): size for size in reversed(block_panels.SIZES)}, math.prod(scale)
     fitting = listed(f"[{rows}, {count}] for blocks of {size}" for count, size in counts.items())
     text = f"has shape {list(scale)}, but b has shape {[rows, depth]}: expected {fitting}"
     if len(scale) == 2 and scale[1] == rows and size_of(depth, scale[0]):
         return f"{text}; write b_scale.T"
-    if len(scale) == 1 and scale[0] % rows == 0 and scale[0] != depth and size_of(depth, scale[0] // rows):
+    is_by_row = scale[:1] in ((rows,), (elements,)) and elements % rows == 0 and scale != (depth,)
+    if len(scale) != 2 and is_by_row and size_of(depth, elements // rows):
         return f"{text}; write b_scale.reshape(len(b), -1)"
-    if scale in ((rows,), (rows, 1)):  # one for each row, and a row has several blocks
-        return f"{text}; write jnp.broadcast_to(b_scale.reshape(-1, 1), ({rows}, {min(counts)}))"
+    if [size for size in scale if size != 1] in ([], [rows]):  # one for all rows or for each, which has several blocks
+        return f"{text}; write jnp.broadcast_to(b_scale.reshape(-1, 1), {right})"
+    if len(scale) == 2 and scale[0] == 1 and size_of(depth, scale[1]):
+        return f"{text}; write jnp.broadcast_to(b_scale, ({rows}, {scale[1]}))"
     if scale and scale[-1] and not depth % scale[-1] and scale[0] == rows:
         return f"{text}; its blocks would have {depth // scale[-1]} elements: quantize with a size that is listed"
     return f"{text}; the last block may be shorter, but needs a scale, too"

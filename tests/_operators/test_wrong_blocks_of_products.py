@@ -128,22 +128,40 @@ def test_zero_points_that_fit_in_no_way_get_no_advice():
     assert str(error_of(b_zero_point=ZERO.astype(np.uint8)[:5])).endswith("astype(b.dtype), if uint4 holds its values")
 
 
-def test_flat_scales():
-    """All scales in one dimension, as in MatMulNBits."""
-    got = remedied("b_scale", SCALE.reshape(-1), right={**RIGHT, "b_zero_point": None})
+@pytest.mark.parametrize("shape", [(-1,), (N, 2, 1), (N, 1, 2)])
+def test_scales_that_need_another_shape(shape):
+    """Such as all scales in one dimension, as in MatMulNBits."""
+    got = remedied("b_scale", SCALE.reshape(shape), right={**RIGHT, "b_zero_point": None})
     assert_same_bits(got, dml.matrix_multiply_blocks(A, B, SCALE))
+
+
+@pytest.mark.parametrize("wrong", [SCALE[0, 0, ...], SCALE[0, :1], SCALE[:1, :1], SCALE[:1], 0.5, np.float32(0.5), 2])
+@pytest.mark.parametrize("zero_point", [None, ZERO])
+def test_scales_that_all_rows_share(wrong, zero_point):
+    right = {**RIGHT, "b_zero_point": zero_point}
+    everywhere = np.array(np.broadcast_to(np.float32(wrong), SCALE.shape))
+    got = remedied("b_scale", wrong, right=right)
+    count = 2 if np.size(wrong) == 2 or zero_point is not None else 1
+    assert_same_bits(got, dml.matrix_multiply_blocks(**{**right, "b_scale": everywhere[:, :count]}))
+
+
+def test_numbers_in_place_of_zero_points_and_bias():
+    for name, shape in (("b_zero_point", SCALE.shape), ("bias", (N,))):
+        array = np.full(shape, 3, B.dtype if name == "b_zero_point" else np.float32)
+        got = remedied(name, 3, "is an int, expected an array; write jnp.full(")
+        assert_same_bits(got, dml.matrix_multiply_blocks(**{**RIGHT, name: array}))
 
 
 def test_scales_of_the_wrong_axis_get_no_shape():
     """K scales, one for each element of a row."""
-    error = error_of(b_scale=np.ones(K, np.float32), b=RNG.integers(0, 9, (8, K)).astype("uint4"), b_zero_point=None)
+    error = error_of(b_scale=np.ones(K, np.float32), b=RNG.integers(0, 9, (16, K)).astype("uint4"), b_zero_point=None)
     assert "write" not in str(error)
 
 
 def test_a_scale_for_each_row():
     a, b, rows = np.tile(A, 5), np.tile(B, 5), SCALE[:, :1]
     expected = dml.matrix_multiply_blocks(a, b, np.repeat(rows, 2, 1))
-    for wrong in (rows, rows[:, 0]):
+    for wrong in (rows, rows[:, 0], rows.T):
         assert_same_bits(remedied("b_scale", wrong, right={"a": a, "b": b}), expected)
 
 
