@@ -15,6 +15,7 @@ from jaxdml._graph.operands import (
     added_bias_of,
     bias_of,
     float_bias_of,
+    grid_of,
     input_of,
     operand_of,
     output_of,
@@ -127,6 +128,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
         added = added_bias_of(node, matrix_in_blocks, grids)
         bias, behind = ("", ()) if added is None else (added[1], added[:1])
         return _product_of_blocks(node, matrix_in_blocks, bias, behind, trans_b=False)
+    _check_has_no_blocks(grids, node.inputs[1])
     wide, right = wide_input_of(grids, node, lambda shape: shape[-2:][0]), grids.dequantized(node.inputs[1])
     if right is not None and grids.constant(right.value) is None:
         a, b = operand_of(grids, node.inputs[0]), operand_of(grids, node.inputs[1], axis=-1)
@@ -175,6 +177,13 @@ def _in_blocks(grids: Grids, name: str, axis: int) -> Grid | None:
     return grid if fits and matrix.size else None
 
 
+def _check_has_no_blocks(grids: Grids, name: str) -> None:
+    """Raises why products do not take the blocks of an operand: that the other operand is a float is not the reason."""
+    maker = grids.producer(name)
+    if maker is not None and maker.options.get("block_size"):
+        grid_of(grids, name, axis=None)
+
+
 def _product_of_blocks(node: Node, b: Grid, bias: str, behind: tuple[Node, ...], *, trans_b: bool) -> Fusion:
     size = b.node.options["block_size"]
     if size % SMALLEST_BLOCK:
@@ -212,6 +221,7 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
         if name and (added is None or added.dtype != np.float32 or added.shape != (columns,)):
             raise StaysFloat("its bias is not a constant with a float for each column")
         return _product_of_blocks(node, matrix_in_blocks, name, (), trans_b=trans_b)
+    _check_has_no_blocks(grids, node.inputs[1])
     if wide := wide_input_of(grids, node, lambda shape: shape[int(trans_b)]):
         return _wide_gemm(grids, node, wide)
     a = input_of(grids, node.inputs[0])

@@ -115,6 +115,8 @@ MORE_MODELS = {
     "pad_of_edges": lambda: single("Pad", X, np.asarray([0, 0, 1, 1] * 2), to=X.grid, mode="edge"),
     "pad_of_integers": pad_of_integers,
     "matmul_blocks_of_8": lambda: single("MatMul", Value((3, 32)), in_blocks(8)),
+    "matmul_float16_blocks": lambda: single("MatMul", Value((3, 32)), in_blocks(16, scale_dtype="f16")),
+    "gemm_float16_blocks": lambda: single("Gemm", Value((3, 32)), in_blocks(16, scale_dtype="f16")),
     "gemm_blocks_alpha": lambda: single("Gemm", Value((3, 32)), in_blocks(16), alpha=2.0),
     "gemm_blocks_matrix_added": lambda: single("Gemm", Value((3, 32)), in_blocks(16), FLOAT_BIAS.but(shape=(3, 8))),
     "conv_long_u16": lambda: conv(
@@ -153,6 +155,8 @@ REMARKS = {
     "conv_weight_s4": "v8 is int4, quantized operators take 8 bits",
     "conv_per_channel_wrong_axis": "v8 has a scale for each index along axis 1, or for each block",
     "matmul_blocks_of_8": "v5 has blocks of 8, but products take multiples of 16",
+    "matmul_float16_blocks": f"v5 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
+    "gemm_float16_blocks": f"v5 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
     "gemm_blocks_alpha": "transA is 0, alpha is 2 and beta is 1, but products with a matrix in blocks take 0, 1 and 1",
     "gemm_blocks_matrix_added": "its bias is not a constant with a float for each column",
     "packed_computed": "its weights are computed",
