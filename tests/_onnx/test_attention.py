@@ -243,6 +243,33 @@ def test_wrong_group_query_attention(arguments, attributes, words):
     assert words in str(caught.value)
 
 
+def exported(rows, room, total, batch=1):
+    """The operator for sizes that may be symbolic, in a file of `jax.export`."""
+    shapes = [(batch, rows, 64), *((batch, rows, 32),) * 2, *((batch, 2, room, 16),) * 2]
+    given = [*(jax.ShapeDtypeStruct(shape, F) for shape in shapes), jax.ShapeDtypeStruct((batch,), I32)]
+    call = jax.jit(lambda *given: group_query_attention(*given, np.array([total]), **HEADS)[:3])
+    return jax.export.export(call)(*given)
+
+
+def test_numbers_of_tokens_are_not_symbolic():
+    (t,) = jax.export.symbolic_shape("t", constraints=["t >= 2", "t <= 5"])
+    for *sizes, words in ((t, 5, 5, "new tokens"), (1, t, 5, "tokens in the cache"), (1, 5, t, "tokens in total")):
+        with pytest.raises(ModelError, match=f"the number of {words} is t, .* only the batch may be symbolic"):
+            exported(*sizes)
+
+
+@pytest.mark.rare
+def test_a_batch_may_be_symbolic():
+    """In files for a prompt and for a step."""
+    (b,) = jax.export.symbolic_shape("b")
+    past = [np.repeat(x, 3, 0) for x in CACHES]
+    for rows, total in ((2, 2), (1, 5)):
+        new = [np.repeat(x[:, :rows], 3, 0) for x in BASE[:3]]
+        given = (*new, *past, np.full(3, total - 1, I32))
+        got = exported(rows, 5, total, b).call(*given)
+        check_same(got, attention_by_numpy.group_query_attention(*given, np.array([total], I32), **HEADS), rows)
+
+
 QKV = (np.ones((1, 4, 2, 8), F), np.ones((1, 2, 5, 8), F), np.ones((1, 2, 5, 8), F))
 FLAT = (ROW, ROW, ROW)
 WRONG = [

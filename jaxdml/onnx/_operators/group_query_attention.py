@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._exact.attention import LOWEST
+from jaxdml._shapes import is_integer
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import Array, is_known
 from jaxdml.onnx._operators.attention import (
@@ -128,6 +129,13 @@ def _check_rotary(size: int, cos: Array, sin: Array, total: int) -> None:
         )
 
 
+def _check_is_known(size: Any, name: str) -> None:
+    """Raises ModelError if a number of tokens is symbolic. The numbers tell whether a call is the first."""
+    if not is_integer(size):
+        text = f"the number of {name} is {size}, which is symbolic; export with numbers, with one file for a prompt"
+        raise ModelError(f"{text} and one for a step; only the batch may be symbolic")
+
+
 class _Tokens:
     """Where the tokens of a call lie in the sequences of a batch.
 
@@ -153,7 +161,10 @@ class _Tokens:
             raise ModelError(f"seqlens_k has shape {seqlens_k.shape}, expected ({self.batch},)")
         if total.ndim > 1 or total.size != 1:
             raise ModelError(f"total_sequence_length has shape {total.shape}, expected (1,)")
-        self.total = int(total.reshape(-1)[0])
+        total = total.reshape(-1)[0]
+        for size, name in ((self.rows, "new tokens"), (room, "tokens in the cache"), (total, "tokens in total")):
+            _check_is_known(size, name)
+        self.total = int(total)
         self._is_first = self.rows == self.total
         self._room = max(self.total, room)
         if self.total < self.rows or (not self._is_first and self.total > room and self.total != room + self.rows):
