@@ -52,8 +52,8 @@ def check_spatial_options(desc: OperatorDesc, spatial: int) -> None:
             continue
         name, value = page_name(field), getattr(desc, field)
         if option.kind == "counts":
-            limits = {"least": option.least, "may_be_symbolic": option.may_be_symbolic}
-            check_uints(desc.operator, name, "values", value, length=spatial, **limits)
+            facts: dict[str, Any] = {"least": option.least, "may_be_symbolic": option.may_be_symbolic}
+            check_uints(desc.operator, name, "values", value, length=spatial, **facts)
         elif option.kind == "dimensions" and (not is_uint(value) or value != spatial):
             text = f"is {shown(value)}, expected {spatial} for an InputTensor of rank {spatial + 2}"
             raise RuleError(desc.operator, name, field, text, expected=spatial, received=value)

@@ -2,7 +2,6 @@
 
 import bisect
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 

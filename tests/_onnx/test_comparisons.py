@@ -125,7 +125,7 @@ def test_outputs_that_no_node_computes(path):
 
 def test_a_layer_whose_weights_saturate(path):
     """onnxruntime's own outputs say by how many elements the file differs; on some processors by none."""
-    dml.onnx.save(function(), path)
+    dml.onnx.save(function(), path, tables="gather")
     found = dml.onnx.compare(path, np.abs(X), function())
     (theirs,) = run(path, np.abs(X)).values()
     differing = np.count_nonzero(theirs != function().apply(function().params, np.abs(X)))

@@ -102,7 +102,9 @@ def test_means_over_sizes_that_are_open(name, numerics, tmp_path):
             (received,) = run(tmp_path / "model.onnx", x).values()
             assert_same_bits(received, expected, f"{form} {x.shape}")
     if numerics == "directml":
-        with pytest.raises(dml.onnx.ModelError, match=r"over .* elements.*a known number up to 65793; write form='qdq'"):
+        with pytest.raises(
+            dml.onnx.ModelError, match=r"over .* elements.*a known number up to 65793; write form='qdq'"
+        ):
             dml.onnx.save(model, tmp_path / "model.onnx", "qoperator", shapes=names)
 
 
