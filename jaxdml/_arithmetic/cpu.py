@@ -116,13 +116,16 @@ def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[i
         form = _channels_last
     else:
         form = matrix
-    return _by_form(form, filter, tuple(strides), tuple(dilations))(x, filter.values)
+    elements = math.prod(filter.shape[2:])
+    return _by_form(form, filter.layout, elements, tuple(strides), tuple(dilations))(x, filter.values)
 
 
 def _by_form(
-    form: windows.Form, filter: Filter, strides: tuple[int, ...], dilations: tuple[int, ...]
+    form: windows.Form, layout: str, elements: int, strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Callable[[Array, Array], Array]:
     """The method `form` as a function of x and the filter's values, with its own rule for vmap.
+
+    A kernel has `elements` elements. The function holds no arrays: `jax.checking_leaks` reports those that are traced.
 
     Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters,
     `jax.vmap` maps `matrix` and `windows.depthwise`. But it would turn XLA's convolution into a slow grouped
@@ -132,10 +135,10 @@ def _by_form(
     """
 
     def run(x: Array, values: Array) -> Array:
-        return form(x, Filter(values, filter.layout), strides, dilations)
+        return form(x, Filter(values, layout), strides, dilations)
 
     def as_matrix(values: Array, x: Array) -> Array:
-        return matrix(x, Filter(values, filter.layout), strides, dilations)
+        return matrix(x, Filter(values, layout), strides, dilations)
 
     def rule(size: int, is_batched: Sequence[bool], x: Array, values: Array) -> tuple[Array, bool]:
         many_inputs, many_filters = is_batched
@@ -146,7 +149,7 @@ def _by_form(
             return jax.vmap(run, (0 if many_inputs else None, 0))(x, values), True
         if many_inputs:
             return lax.map(lambda pair: batched(*pair), (x, values)), True
-        if math.prod(filter.shape[2:]) > 9:
+        if elements > 9:
             return lax.map(lambda one: batched(x, one), values), True
         return jax.vmap(partial(as_matrix, x=x))(values), True
 

@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxdml._arithmetic.kernel_library import library
+from jaxdml._arithmetic.one_operation import as_one_operation
 
 Array = jax.Array
 
@@ -105,10 +106,10 @@ def call(kernel: Kernel, function: Callable[..., Any], *arguments: Any, **static
 _primitive = Primitive("jaxdml_kernel")
 
 
+@as_one_operation
 def _evaluate(*leaves: Array, spec: _Spec) -> Array:
-    with jax.disable_jit(False):
-        result: Array = _jitted(spec)(*leaves)
-        return result
+    result: Array = _jitted(spec)(*leaves)
+    return result
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import jax
 from jax.extend import source_info_util
 
+from jaxdml._arithmetic.one_operation import as_one_operation
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.interpreter import PRODUCTS, Problem, evaluate, problems
 from jaxdml.errors import ExactError, api_boundary, in_other_byte_order
@@ -75,14 +76,8 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
 
     @functools.wraps(f)
     @api_boundary
+    @as_one_operation
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if jax.config.jax_disable_jit:  # it is for the caller's code; a primitive stays one operation, as in lax
-            with jax.disable_jit(False):
-                return call(*args, **kwargs)
-        if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # they check results; steps that select have NaN
-            with jax.debug_nans(False), jax.debug_infs(False):
-                results = call(*args, **kwargs)
-            return cast(R, jax.tree.map(jax.numpy.copy, results))
         if wrong := in_other_byte_order("args", args) or in_other_byte_order("kwargs", kwargs):
             raise ExactError(f"exact: {wrong}")
         leaves, structure = jax.tree.flatten((args, kwargs))

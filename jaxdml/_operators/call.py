@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxdml._arithmetic import exact_calls
+from jaxdml._arithmetic.one_operation import as_one_operation
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._directml.desc import OperatorDesc, parameter_name
 from jaxdml._directml.fields import Option, Role
@@ -67,15 +68,12 @@ class Implementation:
         self.prepared, self.owned, self.advice = prepared, owned, advice
         self._convert = Converter(kind.operator)
         scoped = functools.wraps(body)(jax.named_scope(kind.operator)(body))
-        self.compute = jax.jit(exact_calls.named(scoped), static_argnames=self.parameters.statics)
+        self.compute = as_one_operation(jax.jit(exact_calls.named(scoped), static_argnames=self.parameters.statics))
         # Maps the `_key` of each validated call to its statics and its Python numbers as arrays.
         self.cache: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def _call(self, *positional: Any, **named: Any) -> Any:
         tensors, statics = self.arguments(positional, named)
-        if jax.config.jax_disable_jit:  # the flag is for the caller's code; an operator stays one operation, as in lax
-            with jax.disable_jit(False):
-                return self.compute(*tensors, **statics)
         return self.compute(*tensors, **statics)
 
     def arguments(self, positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._arithmetic import elementwise, rounding
+from jaxdml._arithmetic.one_operation import as_one_operation
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.messages import broken, raising_as
 from jaxdml._operators.call import OPERATORS
@@ -109,4 +110,4 @@ def _jitted(dtype: np.dtype) -> Callable[..., jax.Array]:
         return _round_trip(dtype, input, scale, zero_point)
 
     round_trip.__name__ = f"{NAME_IN_JAXPRS}{dtype}"
-    return jax.jit(round_trip)
+    return as_one_operation(jax.jit(round_trip))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._arithmetic import block_panels, blocks
+from jaxdml._arithmetic.one_operation import as_one_operation
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._arithmetic.prepared_blocks import PreparedBlocks, size_of
 from jaxdml._directml.desc import page_name
@@ -254,5 +255,5 @@ def _check_prepared(b: Prepared, scale: Any, zero_point: Any) -> None:
             raise _error(name, "prepared", text, error=ArgumentTypeError, received=described(given))
 
 
-_compute = partial(jax.jit, static_argnums=0)(jax.named_scope(NAME)(blocks.multiplied))
+_compute = as_one_operation(jax.jit(jax.named_scope(NAME)(blocks.multiplied), static_argnums=0))
 _prepare = partial(jax.jit, static_argnums=3)(PreparedBlocks.of)

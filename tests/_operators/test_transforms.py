@@ -43,6 +43,37 @@ def test_second_call_neither_traces_nor_compiles(name, caplog):
         assert caplog.records  # other shapes compile; otherwise the check above would prove nothing
 
 
+WITH_NAN = {
+    "dequantize": lambda: dml.element_wise_dequantize_linear(X, np.float32(np.nan)),
+    "fake_quantize": lambda: dml.fake_quantize(X.astype(np.float32), np.float32(np.nan)),
+    "product by blocks": lambda: dml.matrix_multiply_blocks(
+        np.ones((2, 32), np.float32), np.ones((4, 32), np.int8), np.full((4, 1), np.nan, np.float32)
+    ),
+}
+
+
+@pytest.mark.parametrize("check", [jax.debug_nans, jax.debug_infs])
+@pytest.mark.parametrize("name", WITH_NAN)
+def test_debug_nans_checks_results(name, check):
+    with check(True):
+        if check is jax.debug_nans:
+            with pytest.raises(FloatingPointError, match="invalid value"):
+                WITH_NAN[name]()
+        else:  # a NaN is not an infinity
+            assert np.isnan(WITH_NAN[name]()).all()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("f", [F, F[:, :1], np.ones((4, 1, 3, 3), np.int8)], ids=["dense", "merged", "depthwise"])
+def test_no_tracer_leaks(f):
+    groups = 4 // f.shape[1]
+    f = f[: f.shape[0] // groups * groups]
+    with jax.checking_leaks():
+        convolved = jax.jit(lambda x, f: dml.convolution_integer(x, 3, f, None, group_count=groups))(X, f)
+        mapped = jax.vmap(lambda x: dml.convolution_integer(x, 3, f, None, group_count=groups))(X[:, None])
+    assert_same_bits(mapped[:, 0], convolved)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_traced_once_inside_jit(name):
     chex.clear_trace_counter()
