@@ -99,9 +99,14 @@ def packed_filter_of(values: Array, group_count: int, layout: str, size: int) ->
     return _sealed(_padded(_to_panels(values, panels).reshape(-1), [(start, size)]))
 
 
+def has_all_bytes(packed: Array) -> Array:
+    """Whether the seals of int8 [..., bytes] have all byte values in order, which bytewise functions change."""
+    return (packed[..., 64:SEAL] == XLA_SEAL[64:]).all(-1)
+
+
 def is_sealed(packed: np.ndarray) -> bool:
     """Whether int8 [bytes] have XLA's seal, or are as native kernels packed them. See native/src/seal.h."""
-    if (packed[64:SEAL] != XLA_SEAL[64:]).any():
+    if not has_all_bytes(packed):
         return False
     return not packed[:64].any() or int.from_bytes(packed[8:16].tobytes(), "little") == fingerprint(packed)
 

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._arithmetic import block_panels
+from jaxdml._arithmetic import block_panels, panels
 from jaxdml._arithmetic.block_panels import Blocks
 from jaxdml._arithmetic.kernel_call import Kernel, call
 from jaxdml._arithmetic.native_call import Result, library_call
 from jaxdml._arithmetic.packing import packed_layout
+from jaxdml._arithmetic.panels import namespace_of
 from jaxdml._arithmetic.prepared import Prepared, register_for_export
 
 Array = jax.Array
@@ -102,10 +103,11 @@ class PreparedBlocks(Prepared):
         return None if values is None else jnp.asarray(values)
 
     def parts(self) -> tuple[Array, Array, Array | None]:
-        """The array, its scales and its zero points. The seal is not checked, because data may be traced."""
+        """The array, its scales and its zero points; NaN as scales if a function changed the data's bytes."""
         data, blocks = self.data, self.blocks
-        weights = block_panels.weights_of(data, blocks, self.dtype)
-        return weights, block_panels.scales_of(data, blocks), block_panels.zero_points_of(data, blocks, self.dtype)
+        weights, scale = block_panels.weights_of(data, blocks, self.dtype), block_panels.scales_of(data, blocks)
+        scale = namespace_of(data).where(panels.has_all_bytes(data)[..., None, None], scale, scale.dtype.type(np.nan))
+        return weights, scale, block_panels.zero_points_of(data, blocks, self.dtype)
 
     @property
     def described(self) -> str:
