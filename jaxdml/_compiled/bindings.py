@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._compiled.buffers import is_reshape
 from jaxdml._directml.data_types import TensorFlags
 from jaxdml._directml.desc import OperatorDesc, Slot, TensorDesc, fields_of, page_name, slots
@@ -112,6 +113,8 @@ def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
     name = slot.name
     if not isinstance(value, jax.Array | np.ndarray) or isinstance(value, np.ma.MaskedArray):
         kind, fix = type(value).__name__, f"np.asarray([...], np.{tensor.data_type.dtype})"
+        if isinstance(value, Prepared):
+            fix = f"{slot.field}.array; a tensor of the desc with the flag OWNED_BY_DML is prepared once"
         text = f"is bound to a value of type {kind}, expected an array or a flat buffer; write {fix}"
         raise broken(operator, name, "array", text, error=ArgumentTypeError, received=kind)
     is_bytes = tensor.data_type.is_packed and value.dtype == tensor.data_type.buffer_dtype

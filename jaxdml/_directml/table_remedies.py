@@ -71,7 +71,7 @@ def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allow
     quantized = f"{converter('float', 'integer')}({argument}, scale, zero_point, output_dtype=...)"
     if is_float:
         return f"quantize it first: {quantized}"
-    if wide:
+    if wide and any(data_type.bits == 8 for data_type in allowed):
         return f"write {argument}{wide}"
     if len(allowed) == 1:
         return (

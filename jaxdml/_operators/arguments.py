@@ -61,8 +61,9 @@ class Converter:
             text = f"is None, but required; give {name}"
             raise self._error(name, "required", text, error=ArgumentTypeError, expected=jax.Array)
         if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
-            types = _any_of(self._types(name))
-            text = f"is {described(value)}, expected an array; write jnp.asarray({name}, dtype={types})"
+            types = self._types(name)
+            dtype = f"dtype={_any_of(types)})" if len(types) == 1 else f"dtype), where dtype is {_any_of(types)}"
+            text = f"is {described(value)}, expected an array; write jnp.asarray({name}, {dtype}"
             facts = {"expected": jax.Array, "received": described(value)}
             raise self._error(name, "array", text, error=ArgumentTypeError, **facts)
         return value
@@ -125,7 +126,7 @@ class Converter:
         A Python number that passed through the caller's `jit` is a weakly typed scalar, which is converted, too.
         """
         if is_weak_scalar(value) and any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer)):
-            return value.astype(dtype)
+            return value.astype(np.float32).astype(dtype)  # as numbers below, with and without jax_enable_x64
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -133,7 +134,7 @@ class Converter:
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
         try:
             with np.errstate(over="ignore"):
-                scalar = np.asarray(float(value)).astype(dtype)
+                scalar = np.asarray(float(value)).astype(np.float32).astype(dtype)
         except OverflowError:
             scalar = np.asarray(math.inf)
         is_infinite = isinstance(value, float | np.floating) and math.isinf(value)

@@ -103,5 +103,5 @@ def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc:
         or any(have not in (1, want) for have, want in zip(shape, sizes, strict=True))
     ):
         return TensorDesc(DataType.of(array.dtype), shape)
-    strides = tuple(stride if size > 1 else 0 for size, stride in zip(shape, packed_strides(shape), strict=True))
+    strides = tuple(stride if size != 1 else 0 for size, stride in zip(shape, packed_strides(shape), strict=True))
     return TensorDesc(DataType.of(array.dtype), sizes, strides)

@@ -69,6 +69,11 @@ WRONG = {
         lambda op, p, t: op(p, **t | {"a_scale_tensor": 0.1}),
         "AScaleTensor is bound to a value of type float, expected an array or a flat buffer; write np.asarray(",
     ),
+    "prepared": (
+        lambda op, p, t: op(p, **t | {"a_tensor": dml.prepare_matrix_multiply_b(A)}),
+        "a value of type PreparedMatrix, expected an array or a flat buffer; write a_tensor.array; a tensor of the "
+        "desc with the flag OWNED_BY_DML is prepared once",
+    ),
     "output too small": (
         lambda op, p, t: op(p, output_tensor=np.zeros(3, np.uint8), **t),
         "OutputTensor is bound to a buffer of 3 elements, the desc needs at least 24",

@@ -68,7 +68,7 @@ def test_whole_messages():
     error = caught(DEQUANTIZE, {**GOOD[DEQUANTIZE], "input": 3})
     assert str(error) == (
         "element_wise_dequantize_linear: InputTensor is an int, expected an array; write jnp.asarray(input, "
-        "dtype=jnp.int32 or jnp.int16 or jnp.int8 or jnp.uint32 or jnp.uint16 or jnp.uint8)"
+        "dtype), where dtype is jnp.int32 or jnp.int16 or jnp.int8 or jnp.uint32 or jnp.uint16 or jnp.uint8"
     )
 
 

@@ -111,6 +111,28 @@ def test_a_window_may_be_as_large_as_a_symbolic_image(window):
         assert_same_bits(exported.call(x), pooled(x))
 
 
+PER_ROW = {
+    "quantize": (dml.element_wise_quantize_linear, "m, 64", "m, 1"),
+    "dequantize": (lambda x, scale: dml.element_wise_dequantize_linear(x.astype(np.uint8), scale), "m, 64", "m, 1"),
+    "fake_quantize": (dml.fake_quantize, "m, 64", "m, 1"),
+    "per column": (dml.element_wise_quantize_linear, "5, m", "m"),
+    "bias": (
+        lambda a, c: dml.matrix_multiply_integer_to_float(A, 0.1, 3, a.astype(np.int8), 0.1, None, c),
+        "64, m",
+        "m",
+    ),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", PER_ROW)
+def test_parameters_may_have_symbolic_sizes(name):
+    function, *names = PER_ROW[name]
+    arrays = [RNG.uniform(1, 9, export.symbolic_shape(each.replace("m", "12"))).astype(np.float32) for each in names]
+    shapes = export.symbolic_args_specs(arrays, names)
+    assert_same_bits(export.export(jax.jit(function))(*shapes).call(*arrays), function(*arrays))
+
+
 SMALL = {"cuda": ("bf16", "bf16"), "tpu": ("i8", "i8")}  # the types of products; test_cuda.py has large ones
 
 

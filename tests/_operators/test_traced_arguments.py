@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdml as dml
 from _operators.calls import (
     DATA,
     GOOD,
@@ -20,6 +21,17 @@ from _operators.calls import (
 from helpers.compare import assert_same_bits
 from helpers.descs import OPERATORS, POOLING
 from jaxdml import ArgumentTypeError, DescError
+
+
+@pytest.mark.parametrize("enable_x64", [False, True])
+def test_numbers_are_rounded_to_float32_first(enable_x64):
+    """Rounding to float16 at once gives another scale: the float32 number lies in the middle of two float16."""
+    x, scale = np.arange(1, 255, dtype=np.float16) + np.float16(0.5), 1 + 2**-11 + 2**-30
+    expected = dml.element_wise_quantize_linear(x, np.float16(1))
+    assert np.float16(scale) != 1
+    with jax.enable_x64(enable_x64):
+        for function in (dml.element_wise_quantize_linear, jax.jit(dml.element_wise_quantize_linear)):
+            assert_same_bits(function(x, scale), expected)
 
 
 @pytest.mark.parametrize(("operator", "name"), OPTIONS_BY_NAME)

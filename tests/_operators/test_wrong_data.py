@@ -82,6 +82,8 @@ def types_of_directml():
         "input_scale * filter_scale: write jaxdml.ptq.quantize_bias(bias, input_scale, filter_scale)",
     )
     yield "bias of float32", CONVOLUTION, {"bias": bias}, error, said
+    said = "allows INT32; if all values of bias fit INT32, write bias.astype(jnp.int32)"
+    yield "bias of int4", CONVOLUTION, {"bias": bias.astype(jnp.int4)}, error, "BiasTensor has data type INT4", said
 
 
 def no_arrays():
@@ -93,7 +95,7 @@ def no_arrays():
                 kind = (wrong if isinstance(wrong, type) else type(wrong)).__name__
                 error, fix = (
                     (ArgumentTypeError, tensor, "array"),
-                    f", expected an array; write jnp.asarray({name}, dtype={any_type(operator, tensor)})",
+                    f"; write jnp.asarray({name}, dtype), where dtype is {any_type(operator, tensor)}",
                 )
                 case = f"{name} a {type(wrong).__module__} {kind}"
                 yield case, operator, {name: wrong}, error, f"{tensor} is ", kind, fix
