@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 Shape = tuple[int, ...]
@@ -48,8 +49,18 @@ def per_channel(shape: Sequence[int], rank: int, channels: int | None) -> Shape:
 
 
 def output_extent(size: int, kernel: int, stride: int, dilation: int, start: int, end: int) -> int:
-    """The size of a convolution's output in one spatial dimension; below 1 if the kernel does not fit."""
-    return 1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride
+    """The size of a convolution's output in one spatial dimension; below 1 if the kernel does not fit.
+
+    For a symbolic size it is the expression of JAX's convolutions and poolings, because JAX compares sizes by their
+    expressions.
+    """
+    extent = 1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride
+    return extent if is_integer(extent) else jax.core.max_dim(extent, 0)
+
+
+def is_surely_a_size(number: int) -> bool:
+    """Whether a number, which may be symbolic, cannot be negative, as far as JAX can tell."""
+    return bool(jax.core.max_dim(number, 0) == number)
 
 
 def rounded_up_extent(size: Any, reach: int, stride: int, start: int, end: int) -> Any:

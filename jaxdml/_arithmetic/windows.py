@@ -11,14 +11,25 @@ from jax import lax
 
 from jaxdml._arithmetic import int8
 from jaxdml._arithmetic.layouts import Filter
+from jaxdml._shapes import is_surely_a_size, output_extent
 
 Array = jax.Array
 # (padded int8 x, filter, strides, dilations) -> int32 [N, O, *output]
 Form = Callable[[Array, Filter, Sequence[int], Sequence[int]], Array]
 
 
+def _is_sliceable(sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int]) -> bool:
+    """Whether JAX can tell that the kernel fits, which slices of symbolic sizes require."""
+    options = zip(sizes, kernel, dilations, strict=True)
+    return all(is_surely_a_size(size - (extent - 1) * dilation) for size, extent, dilation in options)
+
+
 def _windows(x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[Array]:
     """For each element of the kernel, in row-major order, the values of x that it multiplies: [N, C, *output]."""
+    if not _is_sliceable(x.shape[2:], kernel, dilations):
+        for i, window in enumerate(zip(kernel, strides, dilations, strict=True)):
+            x = _stacked_windows(x, 2 + 2 * i, i, *window)
+        return [x[element] for element in itertools.product(*map(range, kernel))]
     reach = [(k - 1) * dilation for k, dilation in zip(kernel, dilations, strict=True)]
     windows = []
     for element in itertools.product(*(range(k) for k in kernel)):
@@ -33,12 +44,17 @@ def _windows_of_rows(x: Array, kernel: Sequence[int], dilations: Sequence[int]) 
 
     The last windows of a row extend into the next row; the caller drops their results.
     """
-    *outer, rows, row = x.shape
-    length = (rows - (kernel[0] - 1) * dilations[0]) * row
+    *outer, _, row = x.shape
+    length = _length_of_rows(x, kernel, dilations)
     x = lax.pad(x, np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])  # so that the last windows fit
     x = lax.optimization_barrier(x).reshape(*outer, -1)  # the barrier keeps the pad out of the fused sum
     starts = [i * dilations[0] * row + j * dilations[1] for i in range(kernel[0]) for j in range(kernel[1])]
     return [lax.slice_in_dim(x, start, start + length, axis=2) for start in starts]
+
+
+def _length_of_rows(x: Array, kernel: Sequence[int], dilations: Sequence[int]) -> int:
+    *_, rows, row = x.shape
+    return (rows - (kernel[0] - 1) * dilations[0]) * row
 
 
 def window_sums(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
@@ -59,13 +75,32 @@ def _stacked_windows(x: Array, axis: int, to: int, size: int, stride: int, dilat
     """The `_windows` of a kernel of `size` elements along one axis, stacked along a new axis `to`."""
     if size == 1:
         return lax.expand_dims(lax.slice_in_dim(x, 0, x.shape[axis], stride, axis), (to,))
-    length = x.shape[axis] - (size - 1) * dilation
-    starts = range(0, size * dilation, dilation)
     if size <= 32:
-        return jnp.stack([lax.slice_in_dim(x, start, start + length, stride, axis) for start in starts], axis=to)
+        return jnp.stack(parts(x, axis, size, stride, dilation), axis=to)
     # A gather runs slower, but hundreds of slices take XLA too long to compile.
-    indices = np.arange(0, size * dilation, dilation)[:, None] + np.arange(0, length, stride)
-    return jnp.moveaxis(jnp.take(x, indices.astype(np.int32), axis=axis, mode="clip"), axis, to)
+    return jnp.moveaxis(_gathered(x, axis, size, stride, dilation), axis, to)
+
+
+def parts(x: Array, axis: int, size: int, stride: int, dilation: int) -> list[Array]:
+    """For each element of a window of `size` elements along one axis, what it sees of x. A longer window fits nowhere.
+
+    Slices must lie in x. Where JAX cannot tell that the window fits into a symbolic size, a gather takes their place.
+    """
+    length = x.shape[axis] - (size - 1) * dilation
+    if not is_surely_a_size(length):
+        gathered = _gathered(x, axis, size, stride, dilation)
+        return [lax.index_in_dim(gathered, place, axis, keepdims=False) for place in range(size)]
+    starts = range(0, size * dilation, dilation)
+    return [lax.slice_in_dim(x, start, start + length, stride, axis) for start in starts]
+
+
+def _gathered(x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
+    """The `parts`, stacked along a new axis `axis`."""
+    count = jax.core.max_dim(output_extent(x.shape[axis], size, stride, dilation, 0, 0), 0)
+    x = lax.pad(x, np.zeros((), x.dtype), [(0, int(i == axis), 0) for i in range(x.ndim)])  # x may be empty
+    starts = np.arange(0, size * dilation, dilation).astype(np.int32)
+    indices = starts[:, None] + lax.iota(np.int32, count)[None] * np.int32(stride)
+    return jnp.take(x, indices, axis=axis, mode="clip")
 
 
 def matrix(
@@ -107,7 +142,9 @@ def depthwise(
     At stride 1, rows are concatenated for processors with vector registers, because short rows would not fill them.
     """
     groups, (outputs, _, *kernel) = filter.group_count, filter.shape
-    is_concatenated = has_vector_registers and tuple(strides) == (1, 1)
+    is_concatenated = has_vector_registers and tuple(strides) == (1, 1) and (
+        _is_sliceable(x.shape[2:], kernel, dilations) and is_surely_a_size(_length_of_rows(x, kernel, dilations))
+    )  # fmt: skip
     windows = _windows_of_rows(x, kernel, dilations) if is_concatenated else _windows(x, kernel, strides, dilations)
     batch, _, *output = windows[0].shape
     values = filter.rows().reshape(1, groups, outputs // groups, len(windows), *(1,) * len(output)).astype(jnp.int32)

@@ -10,7 +10,7 @@ from jaxdml._directml.desc import OperatorDesc, page_name
 from jaxdml._directml.messages import Remedy, RuleError, shown
 from jaxdml._directml.size_checks import Form, check_form, check_spatial_options, padded_sizes
 from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, is_symbolic
-from jaxdml._shapes import Shape, elements_inside, known_elements, output_extent
+from jaxdml._shapes import Shape, elements_inside, is_surely_a_size, known_elements, output_extent
 
 
 def windowed_extents(desc: Any, name: str, window: Sequence[int], remedy: str | Remedy) -> Shape:
@@ -19,7 +19,7 @@ def windowed_extents(desc: Any, name: str, window: Sequence[int], remedy: str | 
     options = (desc.strides, desc.dilations, desc.start_padding, desc.end_padding)
     for size, extent, stride, dilation, start, end in zip(desc.input_tensor.sizes[2:], window, *options, strict=True):
         padded, dilated = size + start + end, 1 + (extent - 1) * dilation
-        if dilated > padded:
+        if is_surely_a_size(dilated - padded - 1):  # of symbolic sizes this is often unknown
             text = f"spans {dilated} elements with dilation {dilation}, the padded input has {padded}"
             raise RuleError(operator, name, "kernel", text, remedy, expected=f"at most {padded}", received=dilated)
         extents.append(output_extent(size, extent, stride, dilation, start, end))

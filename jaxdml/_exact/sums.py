@@ -5,6 +5,7 @@ integers: x * 2**(k - e), rounded, and the remainder times 2**k, rounded. int32 
 1.5 * 2**23 rounds a float to an integer and leaves the integer in the low bits.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.windows import parts
 from jaxdml._exact.arithmetic import added
 from jaxdml._exact.pairs import INFINITY, NAN, bits, nearest, power_of_two, where
 
@@ -129,10 +131,6 @@ def windowed(x: Array, params: Any) -> Array:
     x = lax.pad(x, np.float32(0), padding)
     windows = zip(params["window_dimensions"], params["window_strides"], params["window_dilation"], strict=True)
     for axis, (size, stride, dilation) in enumerate(windows):
-        length = x.shape[axis] - (size - 1) * dilation
-        starts = [place * dilation if length >= 0 else 0 for place in range(size)]  # a longer window fits nowhere
-        parts = [lax.slice_in_dim(x, start, start + max(length, 0), stride, axis) for start in starts]
-        x = parts[0]
-        for part in parts[1:]:
-            x = added(x, part)
+        first, *rest = parts(x, axis, size, stride, dilation)
+        x = functools.reduce(added, rest, first)
     return x

@@ -8,7 +8,7 @@ from jax import lax
 from jaxdml._arithmetic.prepared import PreparedFilter
 from jaxdml._directml.desc import OperatorDesc, TensorDesc
 from jaxdml._directml.messages import broken
-from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, is_uint
+from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, is_symbolic, is_uint
 from jaxdml._operators.descriptions import Given, parameter_desc, tensor_desc
 from jaxdml._operators.prepare import prepare_convolution_filter
 from jaxdml._shapes import Shape, known_elements, output_extent, per_channel, same_padding
@@ -54,7 +54,11 @@ def windowed_shape(
     if known_elements((*input[:2], *padded)) > MAXIMUM_ELEMENTS:
         return input
     extents = zip(input[2:], filter[2:], *options, strict=True)
-    return (input[0], filter[0], *(max(output_extent(*extent), 1) for extent in extents))
+    return (input[0], filter[0], *(_at_least_1(output_extent(*extent)) for extent in extents))
+
+
+def _at_least_1(size: Any) -> Any:
+    return size if is_symbolic(size) else max(size, 1)
 
 
 def in_numbers(given: Given, word: str, window: Any) -> str:

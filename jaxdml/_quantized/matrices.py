@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdml._arithmetic.prepared import PreparedMatrix
+from jaxdml._shapes import is_surely_a_size
 from jaxdml.errors import ModelError
 
 Array = Any
@@ -21,6 +22,24 @@ def _per_row(parameter: Array | None) -> Array | None:
 def _is_of_each(parameter: Array | None) -> bool:
     """Whether a parameter differs between the matrices of a batch."""
     return parameter is not None and math.prod(parameter.shape[:-2]) != 1
+
+
+def by_rows(multiply: Callable[[Array], Array], a: Array, rows: int) -> Array:
+    """A matrix product whose left operand `a` has several axes of rows.
+
+    Args:
+      multiply: takes `a` with one axis of rows, and returns the product.
+      a: the left operand.
+      rows: number of axes of rows, which precede the last axis of `a`.
+    """
+    first = a.ndim - 1 - rows
+    merged = math.prod(a.shape[first:-1])
+    if rows == 1:
+        return multiply(a)
+    if not is_surely_a_size(merged):  # JAX refuses to merge symbolic sizes whose product it cannot estimate
+        return by_rows(jax.vmap(multiply, first, first), a, rows - 1)
+    y = multiply(a.reshape(*a.shape[:first], merged, a.shape[-1]))
+    return y.reshape(*a.shape[:-1], y.shape[-1])
 
 
 def multiplied(
@@ -52,8 +71,7 @@ def multiplied(
         product = multiply(*of_a, *of_b, *others)  # takes prepared weights, whatever the parameters of `a` are
     elif b.ndim == 2 and all(x is None or x.ndim == 0 for x in of_a[1:]):
         # One product of all rows is faster than a batch of products, and takes prepared weights.
-        rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-        product = multiply(rows, *of_a[1:], *of_b, *others).reshape(shape)
+        product = by_rows(lambda rows: multiply(rows, *of_a[1:], *of_b, *others), a, a.ndim - 1)
     else:
         product = _batched(multiply, of_a, of_b, others, shape[:-2]).reshape(shape)
     return jnp.squeeze(product, dropped) if dropped else product

@@ -154,3 +154,14 @@ def test_symbolic_sizes(function):
         jax.export.export(exact)(shape)
     integers = jax.export.export(exact)(shape.update(dtype=jnp.int32))
     assert_same_bits(integers.call(np.ones((8, 3), np.int32)), np.int32(function(np.ones((8, 3), np.int32), 1)))
+
+
+@pytest.mark.rare
+def test_windows_without_padding_over_an_open_size():
+    """It may be smaller than the window, which then fits nowhere."""
+    summed = dml.exact(lambda x: lax.reduce_window(x, 0.0, lax.add, (3,), (2,), "VALID"))
+    shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n"), np.float32)
+    exported = jax.export.export(jax.jit(summed))(shape)
+    for size in (1, 3, 8):
+        x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+        assert_same_bits(exported.call(x), summed(x))

@@ -5,9 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from jax import lax
 
 import jaxdml as dml
-from _onnx.saved import quantized, run, saved
+from _onnx.saved import quantized, run, saved, weights
+from helpers.compare import assert_same_bits
+from helpers.marks import on_both_kernels
 from jaxdml.onnx._write.names import input_names, output_names
 
 W = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
@@ -138,3 +141,30 @@ def test_two_symbolic_sizes(tmp_path):
         for name, value in expected.items():
             np.testing.assert_allclose(received[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
             assert received[name].shape == value.shape
+
+
+KERNELS = {"first": weights(8, 3, 3, 3), "second": weights(8, 8, 3, 3), "head": weights(8, 5)}
+
+
+def without_padding(p, x):
+    x = jax.nn.relu(lax.conv_general_dilated(x, p["first"], (2, 2), "VALID"))
+    most = lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+    mean = lax.reduce_window(x, 0.0, lax.add, (1, 1, 2, 2), (1, 1, 2, 2), "VALID") / 4
+    x = lax.conv_general_dilated(jax.nn.relu(most + mean), p["second"], (1, 1), "VALID")
+    return (
+        lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").transpose(0, 2, 3, 1) @ p["head"]
+    )
+
+
+@pytest.mark.rare
+@on_both_kernels
+def test_windows_without_padding_over_open_sizes(tmp_path):
+    def images(*sizes):
+        return np.random.default_rng(4).standard_normal((sizes[0], 3, *sizes[1:])).astype(np.float32)
+
+    model = dml.ptq.quantize(without_padding, KERNELS, [images(2, 19, 19)], numerics="onnxruntime", progress=False)
+    options = {"form": "qoperator", "weights": "uint8", "shapes": "batch, 3, height, width"}
+    saved(model, tmp_path / "model.onnx", **options)
+    for sizes in ((1, 19, 24), (3, 21, 33)):
+        (received,) = run(tmp_path / "model.onnx", images(*sizes)).values()
+        assert_same_bits(received, np.asarray(model.apply(model.params, images(*sizes))))

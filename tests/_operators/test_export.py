@@ -1,5 +1,7 @@
 """jax.export: every operator for three platforms, any batch; read back in a fresh process, the same bits."""
 
+import functools
+import itertools
 import re
 import subprocess
 import sys
@@ -131,6 +133,59 @@ def test_parameters_may_have_symbolic_sizes(name):
     arrays = [RNG.uniform(1, 9, export.symbolic_shape(each.replace("m", "12"))).astype(np.float32) for each in names]
     shapes = export.symbolic_args_specs(arrays, names)
     assert_same_bits(export.export(jax.jit(function))(*shapes).call(*arrays), function(*arrays))
+
+
+IMAGES = RNG.integers(0, 256, (2, 32, 11, 12), np.uint8)
+FILTERS = {"matrix": F[:, :16], "depthwise": F[0][:, None], "wide": F}
+
+
+def convolved(name, stride, x):
+    f, options = FILTERS[name], {"strides": stride, "group_count": 32 // FILTERS[name].shape[1]}
+    return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, 7, None, 50.0, 5, **options)
+
+
+def convolved_by_jax(name, stride, x):
+    f = FILTERS[name].astype(np.float32)
+    return jax.lax.conv_general_dilated(
+        x.astype(np.float32), f, (stride, stride), "VALID", feature_group_count=32 // f.shape[1]
+    )
+
+
+def pooled(x):
+    return dml.quantized_linear_average_pooling(x, 0.1, 3, 0.2, 5, window_size=3, strides=2)
+
+
+def several(name, stride, x):
+    """Convolutions of the input, of a result that may be empty, and of means."""
+    y = convolved(name, stride, x)[:, :16]
+    return y, convolved(name, 2, jnp.concatenate([y, y], 1)), convolved(name, stride, pooled(x))
+
+
+def with_any_height(*constraints):
+    return jax.ShapeDtypeStruct(export.symbolic_shape("b, 32, h, w", constraints=constraints), np.uint8)
+
+
+@pytest.mark.parametrize("constraints", [(), ("h >= 9", "w >= 9")])
+def test_windows_without_padding_take_open_heights_and_widths(constraints):
+    """Sizes have JAX's expressions, so that arrays of both can be added."""
+    x = with_any_height(*constraints)
+    for name, stride in itertools.product(FILTERS, (1, 2)):
+        size = jax.eval_shape(lambda x: convolved(name, stride, x), x).shape[2]  # noqa: B023
+        assert size == jax.eval_shape(lambda x: convolved_by_jax(name, stride, x), x).shape[2]  # noqa: B023
+        with dml.use_kernels("xla"):
+            jax.eval_shape(lambda x: several(name, stride, x), x)  # noqa: B023
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("name", FILTERS)
+def test_windows_without_padding_are_exported_for_any_height_and_width(name, stride):
+    function = functools.partial(several, name, stride)
+    exported = export.export(jax.jit(function), platforms=PLATFORMS)(with_any_height())
+    for images in (IMAGES, IMAGES[:1, :, :9, :10]):
+        jax.tree.map(assert_same_bits, exported.call(images), function(images))
+    empty, *_ = exported.call(IMAGES[:, :, :2])
+    assert empty.shape[2] == 0
 
 
 SMALL = {"cuda": ("bf16", "bf16"), "tpu": ("i8", "i8")}  # the types of products; test_cuda.py has large ones

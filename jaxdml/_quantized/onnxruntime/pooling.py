@@ -81,7 +81,7 @@ def qlinear_average_pool(
 
 def _sums(x: Array, window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]) -> Array:
     """The sums of windows of float32 [N, C, *spatial], added in row-major order; padding adds zeros."""
-    spans = [(count - 1) * stride + 1 for count, stride in zip(outputs, strides, strict=True)]
+    spans = [count * stride for count, stride in zip(outputs, strides, strict=True)]
     missing = [
         span + extent - 1 - start - size
         for span, extent, (start, _), size in zip(spans, window, padding, x.shape[2:], strict=True)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import rounding
+from jaxdml._shapes import is_surely_a_size
 from jaxdml.errors import ModelError
 
 Array = jax.Array
@@ -64,9 +65,9 @@ def together(function: Callable[[Array, Array], Array], x: Array, y: Array) -> A
     moving the reshapes.
     """
     shape = jnp.broadcast_shapes(x.shape, y.shape)
-    if x.shape != y.shape or len(shape) <= 2:
+    rows = (*shape[:1], math.prod(shape[1:]))
+    if x.shape != y.shape or len(shape) <= 2 or not is_surely_a_size(rows[-1]):
         return function(jnp.broadcast_to(x, shape), jnp.broadcast_to(y, shape))
-    rows = (shape[0], math.prod(shape[1:]))
     x, y = lax.optimization_barrier((lax.reshape(x, rows), lax.reshape(y, rows)))
     return lax.reshape(lax.optimization_barrier(function(x, y)), shape)
 

@@ -1,7 +1,7 @@
 """The operators of a function's float graph."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from jax import lax
 
 from jaxdml._graph.graph import Operator
 from jaxdml._operators.fake_quantize import fake_quantize
+from jaxdml._quantized.matrices import by_rows
 from jaxdml.ptq._build.phases import interleaved
 from jaxdml.ptq._trace.equations import run
 
@@ -31,20 +32,6 @@ def _convolution(x: Array, w: Array, bias: Array | None = None, *, strides: Size
     x, w = _wide(x, w)
     y = lax.conv_general_dilated(x, w, strides, padding, rhs_dilation=dilations, feature_group_count=group_count)
     return y if bias is None else y + bias.astype(y.dtype).reshape(-1, *(1,) * (y.ndim - 2))[None]
-
-
-def by_rows(multiply: Callable[[Array], Array], a: Array, rows: int) -> Array:
-    """A matrix product whose left operand `a` has several axes of rows.
-
-    Args:
-      multiply: takes `a` with the axes of rows merged into one, and returns the product.
-      a: the left operand.
-      rows: number of axes of rows, which precede the last axis of `a`.
-    """
-    if rows == 1:
-        return multiply(a)
-    y = multiply(a.reshape(*a.shape[: -1 - rows], math.prod(a.shape[-1 - rows : -1]), a.shape[-1]))
-    return y.reshape(*a.shape[:-1], y.shape[-1])
 
 
 def _product(a: Array, b: Array, *, alpha: float = 1.0, rows: int = 1) -> Array:

@@ -15,9 +15,10 @@ from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize
 from jaxdml._operators.quantized_linear_average_pooling import quantized_linear_average_pooling
 from jaxdml._quantized import directml
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED, prepared_matrix
+from jaxdml._quantized.matrices import by_rows
 from jaxdml._quantized.onnxruntime.lookup import looked_up
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
-from jaxdml.ptq._build.operators import FLOAT_OPERATORS, by_rows, equation
+from jaxdml.ptq._build.operators import FLOAT_OPERATORS, equation
 from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
