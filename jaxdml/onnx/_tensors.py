@@ -88,22 +88,25 @@ class Tensor:
         except Exception as error:  # ragged lists, and anything that an object's __array__ raises
             text = f"was given a {type(value).__name__} that is not an array: {error}"
             raise ModelError(f"input {self} {text}") from error
+        if wrong := self.mismatch(array, sizes):
+            raise ModelError(f"input {self} was given {array.dtype}[{shown_shape(array.shape)}]: {wrong}")
+        return array
+
+    def mismatch(self, array: Any, sizes: dict[str, Any]) -> str:
+        """How the type or shape of an array differs from this tensor's; empty if it does not. Adds to `sizes`."""
         expected = self.computed_dtype
-        if array.dtype not in (self.dtype, expected):
-            raise self._error(array, f"convert it to {expected}")
+        if expected is not None and array.dtype not in (self.dtype, expected):
+            return f"convert it to {expected}"
         if self.shape is None:
-            return array
+            return ""
         if len(array.shape) != len(self.shape):
-            raise self._error(array, f"it has {len(array.shape)} dimensions, expected {len(self.shape)}")
+            return f"it has {len(array.shape)} dimensions, expected {len(self.shape)}"
         for axis, (declared, size) in enumerate(zip(self.shape, array.shape, strict=True)):
             required = sizes.setdefault(declared, size) if isinstance(declared, str) else declared
             if required is not None and required != size:
                 shown = f"{declared} = {required}" if isinstance(declared, str) else str(required)
-                raise self._error(array, f"dimension {axis} is {size}, expected {shown}")
-        return array
-
-    def _error(self, array: Any, text: str) -> ModelError:
-        return ModelError(f"input {self} was given {array.dtype}[{shown_shape(array.shape)}]: {text}")
+                return f"dimension {axis} is {size}, expected {shown}"
+        return ""
 
 
 def shown_shape(shape: Iterable[Any] | None) -> str:

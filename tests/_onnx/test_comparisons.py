@@ -17,6 +17,7 @@ from _onnx.saved import NETWORKS, inputs_of, run
 from _onnx.saved import quantized as quantized_network
 from _onnx.test_saved_reports import LAYERS
 from helpers.hostile_models import model, node
+from helpers.marks import rest_rarely
 from helpers.one_node import on_x64_alone
 from helpers.qdq_graphs import MODELS
 from jaxdml import ptq
@@ -219,6 +220,25 @@ def relu(path, x="x", y="y", outputs=1):
     proto = model([node("Relu", [x], [name]) for name in names], (), [(x, *shape)], [(name, *shape) for name in names])
     path.write_bytes(proto.SerializeToString())
     return path
+
+
+OTHER_OUTPUTS = {
+    "float32[2, 3]": lambda y: y[:, :3],
+    "float32[1, 32]": lambda y: y[:1],
+    "int32[2, 32]": lambda y: y.astype(np.int32),
+    "float32[1, 2, 32]": lambda y: y[None],
+}
+
+
+@pytest.mark.parametrize("computed", rest_rarely(OTHER_OUTPUTS, 1))
+def test_a_function_with_other_outputs_is_not_that_of_the_file(computed, path):
+    def quantized(change):
+        return ptq.quantize(lambda p, x: change(x @ p["first"]), PARAMS, [X], progress=False)
+
+    dml.onnx.save(quantized(lambda y: y), path)
+    text = f"the file has the output output: float32[batch, 32], the function computes {computed}: give the file that s"
+    with pytest.raises(ModelError, match=re.escape(text)):
+        dml.onnx.compare(path, X[:2], quantized(OTHER_OUTPUTS[computed]))
 
 
 def test_wrong_calls(path, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from jaxdml.onnx._model import Model
 from jaxdml.ptq._integers.operators import INTEGERS
 
 Values = Mapping[str, Any]
+OWN_FILE = "give the file that save wrote for this model"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
     """A quantized function that `save` wrote to the file; integers have the same names in both.
 
     Raises:
-      ModelError: if the file has a different number of inputs or outputs, or the function's input sizes are not known.
+      ModelError: if the file has a different number of inputs or outputs, or outputs of other shapes or types, or the
+        function's input sizes are not known.
     """
     if model.calibrated is None:
         raise ModelError("the sizes of this model's inputs are not known: quantize the function again")
@@ -65,13 +67,16 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
     count = len(jax.tree.leaves(model.calibrated))
     outputs = [output.name for output in file.outputs]
     if count != len(leaves):
-        text = f"the file has {len(leaves)} inputs, the function {count}"
-        raise ModelError(f"{text}: give the file that save wrote for this model")
+        raise ModelError(f"the file has {len(leaves)} inputs, the function {count}: {OWN_FILE}")
     arguments = jax.tree.unflatten(structure, leaves)
     results = jax.tree.leaves(model.apply(model.params, *arguments))
     if len(results) != len(outputs):
-        text = f"the file has {len(outputs)} outputs, the function {len(results)}"
-        raise ModelError(f"{text}: give the file that save wrote for this model")
+        raise ModelError(f"the file has {len(outputs)} outputs, the function {len(results)}: {OWN_FILE}")
+    sizes = dict[str, Any]()
+    for tensor, array in zip((*file.inputs, *file.outputs), (*leaves, *results), strict=True):
+        if tensor.mismatch(array, sizes):
+            computed = f"{array.dtype}{list(array.shape)}"
+            raise ModelError(f"the file has the output {tensor}, the function computes {computed}: {OWN_FILE}")
     flat = model.flat(*arguments)
     made = {name for node in flat.nodes for name in node.outputs}
     in_file = {name: given for name, given in zip(flat.outputs, outputs, strict=True) if name in made}
