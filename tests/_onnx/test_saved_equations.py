@@ -224,6 +224,9 @@ NOT_WRITTEN = {  # updates, and why they are refused
     "of each row": (lambda y: jax.vmap(lambda row, i: row.at[i].set(0))(y, (y[:, 0]).astype(jnp.int32)), "each row"),
     "parts": (lambda y: lax.scatter(y, (y[:1, :1]).astype(jnp.int32), y[:1, :2], lax.ScatterDimensionNumbers(
         (1,), (0,), (1,))), "parts of rows at places that depend on data"),
+    "several parts": (lambda y: y.at[1:3, ::2].add(1), (
+        r"several parts at once; update one axis at a time: x\.at\[:, 1:3\]\.set\(x\[:, 1:3\]\.at\[:, :, ::2\]\.add\(y"
+    )),
 }  # fmt: skip
 
 

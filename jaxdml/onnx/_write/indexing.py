@@ -73,6 +73,8 @@ def gather(writer: Writer, node: Node) -> str:
     places = writer.constants.get(indices)
     if not batch and places is not None and places.ndim == 1:
         return _of_one_part(writer, node, places, collapsed)
+    if places is not None:
+        raise CannotWrite("it gathers several parts at once", "slice one axis at a time: x[:, 1:][:, :, ::2]")
     raise CannotWrite("it gathers parts of rows at places that depend on data")
 
 

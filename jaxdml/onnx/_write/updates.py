@@ -92,8 +92,11 @@ def scatter(writer: Writer, node: Node) -> str:
     if is_whole and set(inserted) == set(mapped):
         return _at_points(writer, node, mapped, window)
     places = writer.constants.get(indices)
-    if places is None or len(points) != 1:
+    if places is None:
         raise CannotWrite("it updates parts of rows at places that depend on data")
+    if len(points) != 1:
+        remedy = "update one axis at a time: x.at[:, 1:3].set(x[:, 1:3].at[:, :, ::2].add(y))"
+        raise CannotWrite("it updates several parts at once", remedy)
     return _at_one_part(writer, node, dict(zip(mapped, map(int, places), strict=True)), sizes)
 
 

@@ -26,6 +26,9 @@ MODULE = (
     "jax.vmap(eqx.combine(params, rest))(x) in equinox"
 )
 DICT = "\nA batch that is a dict is one input of apply: write lambda params, batch: apply(params, {0})"
+OF_SLICES = (
+    ".\nA slice pos[:t] by an open size t may have fewer than t elements: write jnp.take(pos, jnp.arange(t), axis=0)"
+)
 EARLIER = "\nThe inputs were ({0}) before"
 SAME = "\nThe model was quantized with inputs of these shapes and types: is apply the same function?"
 
@@ -85,7 +88,8 @@ class Traced:
             raise
         except Exception as error:  # the function may raise anything
             text = f"apply cannot be traced with the inputs ({words})"
-            advice = remedy or ("" if self._earlier else _advice(apply, inputs))
+            is_cut_short = re.search(r"ncompatible shapes.*\bmin\(", str(error))
+            advice = remedy or (OF_SLICES if is_cut_short else "" if self._earlier else _advice(apply, inputs))
             if not advice and self._earlier not in ("", words):
                 advice = EARLIER.format(self._earlier)
             raise PtqError(f"{text}: {type(error).__name__}: {error}{advice}") from error
