@@ -89,8 +89,7 @@ def save(
     try:
         _write(proto, initializers, target)
     except OSError as error:  # it names a temporary file
-        error.filename, error.filename2 = str(path), None
-        raise
+        raise OSError(error.errno, f"path cannot be written to: {error.strerror}", str(path)) from error
 
 
 def _target(path: Path) -> Path:
@@ -118,6 +117,9 @@ def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> Non
         raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
     if "\0" in str(path):
         raise DescError(f"path is {str(path)!r}, and a path cannot contain a NUL character")
+    if str(path).endswith(tuple(filter(None, (os.sep, os.altsep)))):
+        text = "path ends with a separator, so it names a folder; expected the path of a file"
+        raise IsADirectoryError(errno.EISDIR, text, str(path))
     for name, value in choices.items():
         if not isinstance(value, str) or value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")
@@ -179,6 +181,8 @@ def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) 
     for word in filter(None, map(str.strip, named.split(","))):
         if not re.fullmatch(r"-?\d+|[A-Za-z_]\w*", word):
             raise ValueError(f"{text!r} has {word!r}, which is neither a number nor a name")
+        if not _is_parsed(word):
+            raise ValueError(f"{text!r} has {word!r}, which JAX keeps for itself; choose another name")
     shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
     if any(is_known(size) and size < 0 for size in shape):
         raise ValueError(f"{text!r} has a negative size; give an unknown size a name")
@@ -186,6 +190,15 @@ def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) 
     if len(shape) != len(struct.shape):
         raise ValueError(f"{text!r} has {len(shape)} sizes, the input has {len(struct.shape)}")
     return jax.ShapeDtypeStruct(shape, struct.dtype)
+
+
+def _is_parsed(word: str) -> bool:
+    """Whether JAX takes a word as a size; it does not take its own functions, such as max, and its placeholder _."""
+    try:
+        export.symbolic_shape(word)
+    except Exception:  # JAX raises many kinds of exceptions for wrong specifications
+        return False
+    return True
 
 
 def _listed(structs: Any) -> str:

@@ -55,6 +55,8 @@ WRONG = {
     "'..., 99' has ', 99' after '...', which stands for all sizes that follow": {"shapes": "..., 99"},
     "'6, ... ?' has '?' after '...', which stands for all sizes that follow": {"shapes": "6, ... ?"},
     "'-1, 8' has a negative size; give an unknown size a name": {"shapes": "-1, 8"},
+    "'max, ...' has 'max', which JAX keeps for itself; choose another name": {"shapes": "max, ..."},
+    "'_, 8' has '_', which JAX keeps for itself; choose another name": {"shapes": "_, 8"},
 }
 
 
@@ -267,6 +269,9 @@ def test_a_folder_in_place_of_the_file(model, tmp_path):
     assert caught.value.filename == str(tmp_path)
     assert not list(tmp_path.iterdir())
     assert not list(tmp_path.parent.glob(f"{tmp_path.name}.*"))
+    with pytest.raises(IsADirectoryError, match="path ends with a separator, so it names a folder; expected the path"):
+        dml.onnx.save(model, f"{tmp_path}/model.onnx/")
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_permission(model, tmp_path):
@@ -274,7 +279,7 @@ def test_no_permission(model, tmp_path):
         tmp_path = Path("/sys")
     else:
         tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError) as caught:
+    with pytest.raises(PermissionError, match=r"path cannot be written to: [\w ]+: '[^']*model.onnx'$") as caught:
         dml.onnx.save(model, tmp_path / "model.onnx")
     assert caught.value.filename == str(tmp_path / "model.onnx")
 
