@@ -146,8 +146,8 @@ class PreparedMatrix(Prepared):
 
     @classmethod
     def of(cls, b: Any, is_packed: bool = True) -> Self:
-        """8-bit [..., K, N], packed if native kernels are in use and is_packed, else arranged."""
-        if is_packed and library() is not None:
+        """8-bit [..., K, N], packed if native kernels are in use, is_packed, and sizes are known; else arranged."""
+        if is_packed and library() is not None and all(isinstance(size, int) for size in b.shape[-2:]):
             return cls(packed_matrix(b), np.dtype(b.dtype), packed_layout(), b.shape[-2:])
         values, layout = arrange_matrix(signed(b))
         return cls(unsigned(values, b.dtype), np.dtype(b.dtype), layout)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
+import jax
 import numpy as np
 
 from jaxdml._directml.data_types import DataType, TensorFlags
@@ -240,6 +241,7 @@ def operator_desc[D: type[OperatorDesc]](desc: D) -> D:
         cls.Outputs = collections.namedtuple("Outputs", outputs, module=cls.__module__)  # type: ignore[misc]
         cls.Outputs.__doc__ = f"The outputs of {cls.operator}, in the order of its desc."
         cls.Outputs.__qualname__ = f"{cls.__qualname__}.Outputs"
+        jax.export.register_namedtuple_serialization(cls.Outputs, serialized_name=f"jaxdml.{cls.__name__}.Outputs")
     return cls
 
 

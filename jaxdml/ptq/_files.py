@@ -93,7 +93,13 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """Opens a temporary file for writing that replaces `path` at the end, or is deleted after an exception."""
+    """Opens a temporary file for writing that replaces `path` at the end, or is deleted after an exception.
+
+    Raises:
+      OSError: if path is a device, a pipe or a socket, which the file would replace.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "a device, a pipe or a socket, expected the path of a file", str(path))
     written = path.with_name(f"{uuid.uuid4().hex}.part")  # path's name may already be as long as names can be
     try:
         with open(written, "wb") as file:

@@ -188,6 +188,25 @@ def test_windows_without_padding_are_exported_for_any_height_and_width(name, str
     assert empty.shape[2] == 0
 
 
+def test_weights_of_symbolic_sizes_are_prepared_for_xla():
+    shapes = export.symbolic_args_specs([A, B], ["m, 64", "64, n"])
+    function = jax.jit(lambda a, b: dml.matrix_multiply_integer(a, 3, dml.prepare_matrix_multiply_b(b), 5))
+    assert_same_bits(export.export(function)(*shapes).call(A, B), dml.matrix_multiply_integer(A, np.uint8(3), B, 5))
+
+
+def test_filters_have_known_sizes():
+    for sizes in ("o, 32, 3, 3", "24, 32, k, 3"):
+        shape = jax.ShapeDtypeStruct(export.symbolic_shape(sizes), np.int8)
+        with pytest.raises(dml.DescError, match=r"FilterTensor has symbolic Sizes \[.*; export a program for each"):
+            export.export(jax.jit(functools.partial(convolve, X)))(shape)
+
+
+def test_outputs_of_an_operator_are_written_to_files():
+    exported = export.export(jax.jit(dml.dynamic_quantize_linear))(with_any_batch(A.astype(np.float32)))
+    received = export.deserialize(exported.serialize()).call(A.astype(np.float32))
+    assert type(received) is type(dml.dynamic_quantize_linear(A.astype(np.float32)))
+
+
 SMALL = {"cuda": ("bf16", "bf16"), "tpu": ("i8", "i8")}  # the types of products; test_cuda.py has large ones
 
 

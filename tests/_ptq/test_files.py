@@ -376,3 +376,15 @@ def test_a_folder_in_place_of_a_path(tmp_path):
     with pytest.raises(IsADirectoryError, match="path is a folder, expected the path of a file"):
         save(tmp_path, model)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only POSIX has pipes among files")
+def test_a_pipe_in_place_of_a_path(tmp_path):
+    """A device such as /dev/null would be replaced by a file, too."""
+    path, x = tmp_path / "model.npz", np.eye(3, dtype=np.float32)
+    os.mkfifo(path)
+    model = dml.ptq.quantize(lambda w, x: x @ w, x, [x], progress=False)
+    for write in (lambda: save(path, model), lambda: dml.onnx.save(model, path)):
+        with pytest.raises(OSError, match="a device, a pipe or a socket, expected the path of a file") as caught:
+            write()
+        assert (caught.value.filename, path.is_fifo(), len(list(tmp_path.iterdir()))) == (str(path), True, 1)
