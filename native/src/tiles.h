@@ -36,10 +36,15 @@ JAXDML_INLINE int64_t runs_of(const Tiles& tiles, int64_t block, Run (&runs)[kBl
   return count;
 }
 
-// Gathers each tile's input in one channel. to[i] has row i: dwords of columns 0 to 3, then dwords of columns 4 to 7.
+// The input of a block's tiles in one channel: for each row of a tile, dwords of columns 0 to 3, then of 4 to 7.
+// Each run is copied with the length of a whole block, so there is room for a second block.
+template <int M>
+using Gathered = int32_t[M + 2][2][2 * kBlock];
+
+// Gathers each tile's input in one channel.
 template <int M>
 JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_count, int64_t channel,
-                          int32_t (&to)[M + 2][2][kBlock]) {
+                          Gathered<M>& to) {
   const int64_t all_channels = one.filter.groups * one.filter.channels;
   const uint8_t padding = one.x_zero_point.at[0];
   uint8_t line[kBlock * M + 16];
@@ -48,19 +53,20 @@ JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_c
     const uint8_t* x = one.x + (run.image * all_channels + channel) * one.height * one.width;
     const int64_t left = run.column * M - one.start[1], length = run.count * M + 2;
     const int64_t from = at_least(0, -left), until = at_most(length, one.width - left);
+    const bool is_inside = from == 0 && left + int64_t(sizeof line) <= one.width;
     for (int i = 0; i < M + 2; i++) {
       const int64_t row = run.row * M + i - one.start[0];
       const uint8_t* seen = line;
-      if (row >= 0 && row < one.height && from == 0 && left + length + 8 <= one.width) {
+      if (row >= 0 && row < one.height && is_inside) {
         seen = x + (row * one.width + left);
       } else {
-        memset(line, padding, length);
+        memset(line, padding, sizeof line);
         if (row >= 0 && row < one.height && from < until)
           copy_bytes(line + from, x + (row * one.width + left + from), until - from);
       }
       if (M == 4) {  // the dwords of adjacent tiles are adjacent
-        copy_bytes(&to[i][0][run.first], seen, run.count * 4);
-        copy_bytes(&to[i][1][run.first], seen + 4, run.count * 4);
+        memcpy(&to[i][0][run.first], seen, kBlock * 4);
+        memcpy(&to[i][1][run.first], seen + 4, kBlock * 4);
       } else {
         for (int64_t t = 0; t < run.count; t++) memcpy(&to[i][0][run.first + t], seen + t * M, 4);
       }
@@ -70,8 +76,8 @@ JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_c
 
 // Transforms a channel pair of a block to points, which are `stride` bytes apart.
 template <int M>
-JAXDML_INLINE void transform_block(const int32_t (&first)[M + 2][2][kBlock], const int32_t (&second)[M + 2][2][kBlock],
-                                   uint8_t flip, uint8_t* to, int64_t stride) {
+JAXDML_INLINE void transform_block(const Gathered<M>& first, const Gathered<M>& second, uint8_t flip, uint8_t* to,
+                                   int64_t stride) {
   constexpr int T = M + 2;
   const I32 top = splat(int32_t(flip * 0x01010101u)), bytes = splat(0x00ff00ff), lower = splat(0x0000ffff);
   for (int v = 0; v < kBlockVectors; v++) {

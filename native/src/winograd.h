@@ -127,11 +127,14 @@ template <int M>
 static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t last_pair, uint8_t* points) {
   const Filter& filter = block.one->filter;
   const uint8_t flip = flip_to_unsigned(block.one->x_zero_point.is_signed);
+  Gathered<M> first = {}, second = {};
   for (int64_t pair = first_pair; pair < last_pair; pair++) {
-    int32_t first[M + 2][2][kBlock] = {}, second[M + 2][2][kBlock] = {};
     const int64_t c = block.group * filter.channels + pair * 2;
     gather<M>(*block.one, block.runs, block.run_count, c, first);
-    if (pair * 2 + 1 < filter.channels) gather<M>(*block.one, block.runs, block.run_count, c + 1, second);
+    if (pair * 2 + 1 < filter.channels)
+      gather<M>(*block.one, block.runs, block.run_count, c + 1, second);
+    else
+      memset(second, 0, sizeof second);
     transform_block<M>(first, second, flip, points + pair * kLine, point_bytes(filter));
   }
 }
