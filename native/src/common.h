@@ -34,9 +34,9 @@ JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) {
 
 // Packed weights begin with a mark, so that a kernel rejects weights in another layout and weights that were never
 // packed. If the layout of packed matrices changes, change 0x50 in kMatrixMark, too. If the layout of packed
-// filters changes, change 0x53 in kFilterMark.
+// filters changes, change 0x54 in kFilterMark.
 constexpr int32_t kMatrixMark = 0x4a445000 + kBytes;
-constexpr int32_t kFilterMark = 0x4a445300 + kBytes;
+constexpr int32_t kFilterMark = 0x4a445400 + kBytes;
 
 // The stride, in cells, of rows that a tile reads in parallel. The stride is not a multiple of a cache line: otherwise
 // the same element of every row would lie in one bank of the cache, and the bank would serve the loads one by one.

@@ -24,7 +24,7 @@ JAXDML_INLINE F32 scaled(I32 sum, F32 multiplier) { return floats(sum) * multipl
 // Converts up to four vectors to bytes; each 128 bits of the result hold four bytes of each vector.
 //
 // The conversion maps floats beyond int32, and NaN, to the lowest int32. That would be wrong for large positive floats,
-// so they are clamped first, unless the caller knows that there are none. Every later step saturates.
+// so they are clamped first, unless the caller or `output` says that there are none. Every later step saturates.
 template <bool kMayBeLarge = true, int V>
 JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
   if (kMayBeLarge && !output.may_be_large) return saturated<false>(x, output);

@@ -225,7 +225,7 @@ JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even
 
 // Looks up `count` bytes, after the flip, with AVX512-VBMI, which not every processor with AVX512-VNNI has.
 #define JAXDML_HAS_VBMI
-__attribute__((target("avx512vbmi"))) [[maybe_unused]] static void look_up_by_vbmi(const uint8_t* entries,
+[[maybe_unused]] __attribute__((target("avx512vbmi"))) static void look_up_by_vbmi(const uint8_t* entries,
                                                                                    const uint8_t* x, uint8_t flip,
                                                                                    int64_t count, uint8_t* y) {
   __m512i table[4];

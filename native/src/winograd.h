@@ -45,7 +45,7 @@ constexpr int kLine = kBlock * 4;  // bytes of a channel pair at one point of a 
 
 // Bytes from one point of a block to the next. A power of two would put all points of a channel pair into one set of
 // the cache.
-JAXDML_INLINE int64_t point_bytes(const Filter& filter) { return channel_pairs(filter) * kLine + 64; }
+JAXDML_INLINE int64_t point_stride(const Filter& filter) { return channel_pairs(filter) * kLine + 64; }
 
 struct WinogradPlan {
   Tiles tiles;
@@ -54,7 +54,7 @@ struct WinogradPlan {
   bool is_shared;                         // several items read the points of a block
   Channels* channels;
   uint8_t *points, *products;  // points for each block or worker; products for each worker
-  int64_t points_bytes, products_bytes;
+  int64_t block_bytes, products_bytes;
 };
 
 template <int M>
@@ -73,8 +73,8 @@ JAXDML_INLINE WinogradPlan plan_winograd(const Convolution* problems, int64_t co
   plan.row_blocks = ceil_div(outputs, plan.row_block);
   plan.is_shared = plan.row_blocks > 1;
   plan.channels = take_channels(one.filter, count, arena);
-  plan.points_bytes = kPoints * point_bytes(one.filter);
-  plan.points = take<uint8_t>(arena, plan.points_bytes * (plan.is_shared ? plan.items : threads));
+  plan.block_bytes = kPoints * point_stride(one.filter);
+  plan.points = take<uint8_t>(arena, plan.block_bytes * (plan.is_shared ? plan.items : threads));
   plan.products_bytes = kPoints * kBlock * 4 * kRows;
   plan.products = take<uint8_t>(arena, threads * plan.products_bytes);
   return plan;
@@ -122,7 +122,7 @@ JAXDML_INLINE TileBlock tile_block(const WinogradPlan& plan, const Convolution* 
   return block;
 }
 
-// Transforms channel pairs of a block into `points`, [points][pairs][kBlock].
+// Transforms channel pairs of a block into `points`, [points][pairs][kBlock]. Points are point_stride bytes apart.
 template <int M>
 static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t last_pair, uint8_t* points) {
   const Filter& filter = block.one->filter;
@@ -135,7 +135,7 @@ static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t 
       gather<M>(*block.one, block.runs, block.run_count, c + 1, second);
     else
       memset(second, 0, sizeof second);
-    transform_block<M>(first, second, flip, points + pair * kLine, point_bytes(filter));
+    transform_block<M>(first, second, flip, points + pair * kLine, point_stride(filter));
   }
 }
 
@@ -155,7 +155,7 @@ static void sum_windows(const Filter& filter, const uint8_t* points, uint8_t* pr
       for (int64_t pair = 0; pair < pairs; pair++) {
         const bool is_whole = pair * 2 + 1 < filter.channels;
         const I32 weights = splat(int32_t(uint32_t(of_ones[i] & 0xffff) * (is_whole ? 0x10001u : 1u)));
-        sum = dot_words(sum, load(points + i * point_bytes(filter) + pair * kLine + v * kBytes), weights);
+        sum = dot_words(sum, load(points + i * point_stride(filter) + pair * kLine + v * kBytes), weights);
       }
       store(products + i * kLine + v * kBytes, sum);
     }
@@ -217,7 +217,7 @@ static void multiply_block(const TileBlock& block, int64_t first, int64_t last, 
       const Dword* from = weights + (row * kPoints + i * rows) * pairs;
       uint8_t* to = products + i * kRows * kLine;
       with_constant<kRows>(rows, [&](auto row_count) {
-        multiply_points<row_count>(from, pairs, points + i * point_bytes(filter), to, kLine);
+        multiply_points<row_count>(from, pairs, points + i * point_stride(filter), to, kLine);
       });
     }
     for (int64_t r = 0; r < rows; r++)
@@ -232,7 +232,7 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
   const int64_t pairs = channel_pairs(filter), outputs = group_outputs(filter);
   for (int64_t i = 0; i < count; i++)
     set_channels(problems[i], as_weight(problems[i].x_zero_point, 0), plan.channels[i]);
-  const auto points_at = [&](int64_t number) { return plan.points + number * plan.points_bytes; };
+  const auto points_at = [&](int64_t number) { return plan.points + number * plan.block_bytes; };
   if (plan.is_shared) {
     constexpr int64_t kPairs = 16;  // channel pairs per item of the shared transform
     const int64_t parts = ceil_div(pairs, kPairs);
