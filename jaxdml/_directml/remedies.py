@@ -240,7 +240,8 @@ def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
 PAD_LESS = "pad less"
 MEANS_OF_MEANS = "pool twice with smaller windows"
 KNOWN_FILTER = "export a program for each filter's shape"
-KNOWN_WINDOW = "write integers, or window_size=input.shape[2:] for global pooling"
+WHOLE_IMAGE = "write integers, or window_size=input.shape[2:] for global pooling"
+PLAIN_WINDOW = "set dilations=1, start_padding=0 and end_padding=0"
 ONLY_PADDING = "pad less, or set include_padding"
 ONLY_GAPS = "use a dilation no larger than the input's size, or set include_padding"
 

@@ -115,8 +115,9 @@ def _check_symbolic_windows(desc: Any, extent: Sequence[int]) -> None:
     for size, window, *others in options:
         if is_symbolic(window) and not (window == size and others == [1, 0, 0]):
             text = f"has symbolic size {window}, which must be the input's, {size}, without dilation and padding"
+            remedy = remedies.PLAIN_WINDOW if window == size else remedies.WHOLE_IMAGE
             facts = {"expected": size, "received": desc.window_size}
-            raise RuleError(desc.operator, "WindowSize", "values", text, remedies.KNOWN_WINDOW, **facts)
+            raise RuleError(desc.operator, "WindowSize", "values", text, remedy, **facts)
 
 
 def check_windows_see_input(desc: Any) -> None:

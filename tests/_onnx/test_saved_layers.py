@@ -10,6 +10,7 @@ import jaxdml as dml
 from _onnx.saved import EXACT, conv, inputs_of, quantized, run, saved
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
+from jaxdml.errors import PtqError
 
 DRAW = np.random.default_rng(0)
 P = {
@@ -76,6 +77,9 @@ OPEN = {
         lambda p, x: jnp.mean(conv(x, p["image"]), (2, 3), keepdims=True).reshape(-1, 4) @ p["head"][:4],
         "b, 1, h, w", ((12, 1, 7, 7), (2, 1, 5, 9)),
     ),
+    "multiplied": (
+        lambda p, x: (jnp.sum(x @ p["a"], 1) * (1 / x.shape[1])) @ p["head"], "b, t, 8", ((4, 6, 8), (1, 9, 8)),
+    ),
     "one axis of images": (
         lambda p, x: jnp.mean(conv(x, p["image"]), 2)[..., :4] @ p["head"][:4],
         "b, 1, h, 7", ((12, 1, 7, 7), (2, 1, 5, 7)),
@@ -106,6 +110,19 @@ def test_means_over_sizes_that_are_open(name, numerics, tmp_path):
             dml.onnx.ModelError, match=r"over .* elements.*a known number up to 65793; write form='qdq'"
         ):
             dml.onnx.save(model, tmp_path / "model.onnx", "qoperator", shapes=names)
+
+
+def test_a_sum_divided_by_another_number_than_its_size_is_no_mean():
+    """uint8 does not hold sizes above 255."""
+
+    def apply(p, x):
+        return (jnp.sum(x @ p["a"], 1) / jnp.asarray(x.shape[1]).astype(jnp.uint8).astype(jnp.float32)) @ p["head"]
+
+    with dml.use_kernels("xla"):
+        model = dml.ptq.quantize(apply, P, [X.reshape(8, 5, 8)], progress=False)
+        shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, t, 8"), np.float32)
+        with pytest.raises(PtqError, match="as it was quantized"):
+            export.export(jax.jit(model.apply))(model.params, shape)
 
 
 @pytest.mark.rare

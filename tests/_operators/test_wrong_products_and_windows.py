@@ -202,7 +202,7 @@ def test_a_symbolic_window_is_the_whole_image(wrong):
     message = {
         "window_size": r"WindowSize has symbolic size 2\*h - 1, which must be .*, or window_size=input.shape\[2:\]",
         "strides": r"Strides is \(h, 5\), expected an integer or a tuple of 2 integers",
-    }.get(wrong, "WindowSize has symbolic size h, which must be the input's, h, without dilation and padding; ")
+    }.get(wrong, "WindowSize has symbolic size h, which must be the input's, h, without dilation and padding; set dil")
     with pytest.raises(DescError, match=message):
         export.export(jax.jit(pooled))(shape)
 

@@ -1,11 +1,16 @@
 """Converts poolings and means over axes."""
 
 import math
+from collections.abc import Collection
 from typing import Any
+
+import numpy as np
 
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._trace.equations import Equation
+
+SIZES = [np.dtype(each) for each in (np.int32, np.int64, np.float32, np.float64)]  # types that hold sizes
 
 
 def _in_order(builder: Builder, equation: Equation, *words: str) -> dict[str, Any]:
@@ -58,8 +63,11 @@ def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
     if reader.name not in ("div", "mul") or not builder.is_data(reader.inputs[0]) or builder.is_data(reader.inputs[1]):
         return False
     if not isinstance(count, int):
-        size = _maker(builder, reader.inputs[1])
-        return reader.name == "div" and size is not None and size.name == "dim_as_value" and size.params["dim"] == count
+        of = reader if reader.name == "div" else _maker(builder, reader.inputs[1], SIZES)  # mul by 1 / count
+        if of is None or of.name != "div" or (of is not reader and builder.fixed.number(of.inputs[0]) != 1):
+            return False
+        size = _maker(builder, of.inputs[1], SIZES)
+        return size is not None and size.name == "dim_as_value" and size.params["dim"] == count
     found = builder.fixed.number(reader.inputs[1])
     number = 0.0 if found is None else float(found)
     return number != 0 and abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
@@ -101,10 +109,13 @@ def _divides_by_counts(builder: Builder, reader: Equation, sums: Equation) -> bo
     return all(_without_ones(counts.params[word]) == _without_ones(sums.params[word]) for word in words)
 
 
-def _maker(builder: Builder, value: Any) -> Equation | None:
-    """The equation that makes a fixed value, before conversions and changes of its shape."""
+def _maker(builder: Builder, value: Any, types: Collection[Any] | None = None) -> Equation | None:
+    """The equation that makes a fixed value, before changes of its shape, and conversions to `types` or to any type."""
     maker = builder.fixed.maker(value)
-    while maker is not None and maker.name in ("broadcast_in_dim", "reshape", "convert_element_type"):
+    while maker is not None and (
+        maker.name in ("broadcast_in_dim", "reshape")
+        or (maker.name == "convert_element_type" and (types is None or maker.params["new_dtype"] in types))
+    ):
         maker = builder.fixed.maker(maker.inputs[0])
     return maker
 
