@@ -41,11 +41,6 @@ def convolved_sizes(desc: Any) -> Shape:
     batch, in_channels, *extent = desc.input_tensor.sizes
     out_channels, filter_channels, *kernel = desc.filter_tensor.sizes
     check_spatial_options(desc, len(extent))
-    if any(map(is_symbolic, desc.filter_tensor.sizes)):
-        text = f"has symbolic Sizes {list(desc.filter_tensor.sizes)}, but a filter's sizes must be known"
-        raise RuleError(
-            operator, "FilterTensor", "sizes", text, remedies.KNOWN_FILTER, received=desc.filter_tensor.sizes
-        )
     groups = desc.group_count
 
     def wrong_channels(name: str, text: str, expected: Any, received: int) -> RuleError:
@@ -62,6 +57,11 @@ def convolved_sizes(desc: Any) -> Shape:
     if out_channels % groups:
         text = f"has {out_channels} output channels, expected a multiple of GroupCount {groups}"
         raise wrong_channels("FilterTensor", text, f"multiple of {groups}", out_channels)
+    if any(map(is_symbolic, desc.filter_tensor.sizes)):
+        text = f"has symbolic Sizes {list(desc.filter_tensor.sizes)}, but a filter's sizes must be known"
+        raise RuleError(
+            operator, "FilterTensor", "sizes", text, remedies.KNOWN_FILTER, received=desc.filter_tensor.sizes
+        )
     remedy = remedies.smaller_kernel(extent, kernel)
     return (batch, out_channels, *windowed_extents(desc, "FilterTensor", kernel, remedy))
 
