@@ -173,8 +173,8 @@ bool is_set(const Kernels& kernels, const char* name) { return !strcmp(kernels.n
 
 // Aborts if a call's scratch memory violates docs/native_memory.md. A plain product takes 12 bytes for each column of
 // each problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at
-// least 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Up to
-// three threads stay below that bound, and must therefore use Strassen's method.
+// least 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Where the
+// documented sizes stay below that bound, it must be used.
 void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {
   const Matmul& one = problems[0];
   const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
@@ -187,7 +187,8 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
     const int64_t plain = count * (16 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
     const int64_t by_strassen = std::max(plain, 4 * (operands + count * one.rows * one.columns * size));
     const int64_t most = is_by_strassen ? by_strassen : plain;
-    const int64_t least = is_by_strassen && threads <= 3 ? threads * 130 * one.depth : 0;
+    const int64_t documented = count * (16 * one.columns + 1024) + threads * (66 * one.depth + (521 << 10));
+    const int64_t least = is_by_strassen && documented <= by_strassen ? threads * 130 * one.depth : 0;
     const int64_t bytes = kernels.matmul_scratch(problems.data(), count, threads);
     if (least <= bytes && bytes <= most) continue;
     fprintf(stderr, "%lld bytes of scratch memory for %d threads, not %lld to %lld\n", (long long)bytes, int(threads),
