@@ -137,12 +137,18 @@ def in_other_byte_order(name: str, arrays: Any) -> str:
 
     A jitted function that was called before reads the bytes of such an array in the wrong order; JAX raises no error.
     """
+    if not any(map(_is_swapped, jax.tree.leaves(arrays))):  # several times as fast as with paths
+        return ""
     for path, x in jax.tree_util.tree_leaves_with_path(arrays):
-        if isinstance(x, np.ndarray) and not x.dtype.isnative:
+        if _is_swapped(x):
             where = name + jax.tree_util.keystr(path)
             text = f"{where} has type {x.dtype}, the byte order of other machines"
             return f"{text}; write {where}.astype(jnp.{x.dtype.name})"
     return ""
+
+
+def _is_swapped(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and not x.dtype.isnative
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
