@@ -161,6 +161,8 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
         return tuple(jax.tree.map(specs, shapes, structs, is_leaf=lambda text: text is None))
     except Exception as error:  # JAX raises many kinds of exceptions for wrong specifications
         reason = str(error).splitlines()[0].rstrip(".")
+        if "pytree" in reason:  # JAX's next lines name places in the trees
+            reason = "it has another structure"
         text = f"shapes is {shapes!r}, which does not fit the inputs {_listed(structs)}: {reason}"
         remedy = "write 'batch', None, a string such as 'batch, ...', or a tuple of such strings, one for each input"
         raise DescError(f"{text}; {remedy}") from error

@@ -45,9 +45,7 @@ WRONG = {
     "(float32[6, 8]): 1 is not a string; write 'batch', None, a string such as 'batch, ...', or a tuple of such": {
         "shapes": 1
     },
-    "(float32[6, 8]): pytree structure error: different types at key path; write 'batch', None, a string": {
-        "shapes": ["n, 8"]
-    },
+    "(float32[6, 8]): it has another structure; write 'batch', None, a string": {"shapes": ["n, 8"]},
     "'my-batch, 8' has 'my-batch', which is neither a number nor a name": {"shapes": "my-batch, 8"},
     "'2*n, 8' has '2*n', which is neither a number nor a name": {"shapes": "2*n, 8"},
     "'n, 3, 8' has 3 sizes, the input has 2": {"shapes": "n, 3, 8"},

@@ -378,3 +378,21 @@ def test_weights_of_many_steps_are_compared_step_by_step():
     model = dml.ptq.quantize(apply, PARTS, [normal(4, 8)], progress=False)
     x = normal(1, 8)
     assert decibels(model.apply(model.params, x), in_floats(apply, PARTS, x)) > 25
+
+
+def test_an_image_that_a_window_does_not_fit():
+    """The mean of its empty result is still a mean, and the error names the window."""
+    params = {"w": normal(4, 3, 3, 3), "head": normal(4, 2)}
+    model = dml.ptq.quantize(
+        lambda p, x: jnp.mean(lax.conv(x, p["w"], (1, 1), "VALID"), (2, 3)) @ p["head"],
+        params, [normal(4, 3, 8, 8)], progress=False,
+    )  # fmt: skip
+    with pytest.raises(
+        dml.errors.PtqError, match="FilterTensor spans 3 elements with dilation 1, the padded input has 2"
+    ):
+        model.apply(model.params, normal(1, 3, 2, 2))
+    shape = export.symbolic_shape("n, 3, h, w", constraints=["h>=3", "w>=3"])
+    with dml.use_kernels("xla"):
+        exported = export.export(jax.jit(model.apply))(model.params, jax.ShapeDtypeStruct(shape, np.float32))
+    with pytest.raises(ValueError, match="h"):
+        exported.call(model.params, normal(1, 3, 2, 2))

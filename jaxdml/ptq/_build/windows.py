@@ -69,8 +69,10 @@ def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
         size = _maker(builder, of.inputs[1], SIZES)
         return size is not None and size.name == "dim_as_value" and size.params["dim"] == count
     found = builder.fixed.number(reader.inputs[1])
-    number = 0.0 if found is None else float(found)
-    return number != 0 and abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
+    number = float("nan") if found is None else float(found)
+    if not number or not count:  # of an empty image, which a window does not fit
+        return number == count and reader.name == "div"
+    return abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
 
 
 def window_sum(builder: Builder, equation: Equation) -> list[Equation]:
