@@ -108,6 +108,10 @@ class Model:
             function has different layers for inputs of these sizes.
         """
         if not _are_same(params, self._own) and _described(params) != self._described:
+            if _described(params) == _described(self.traced.params):
+                raise PtqError(
+                    "params are those of the float function, expected model.params, which quantize made of them"
+                )
             raise PtqError(wrong_params(self._own, params))
         if wrong := in_other_byte_order("inputs", inputs):
             raise PtqError(wrong)

@@ -20,7 +20,11 @@ def other_params():
     name = next(iter(model.params))
     cast = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model.params)
     return {
-        "the float parameters": (PARAMS, f"params lacks {sorted(model.params)[:2]}"[:-1]),
+        "the float parameters": (
+            PARAMS,
+            "params are those of the float function, expected model.params, which quantize",
+        ),
+        "some of them": (dict(list(PARAMS.items())[1:]), f"params lacks {sorted(model.params)[:2]}"[:-1]),
         "no dict": (list(model.params.values()), "params is of type list, expected model.params, or a dict like it"),
         "one is missing": ({k: v for k, v in model.params.items() if k != name}, f"params lacks ['{name}']"),
         "one too many": (model.params | {"w": X}, "params was given ['w'], which the model does not have"),
