@@ -63,16 +63,23 @@ def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
     if reader.name not in ("div", "mul") or not builder.is_data(reader.inputs[0]) or builder.is_data(reader.inputs[1]):
         return False
     if not isinstance(count, int):
-        of = reader if reader.name == "div" else _maker(builder, reader.inputs[1], SIZES)  # mul by 1 / count
-        if of is None or of.name != "div" or (of is not reader and builder.fixed.number(of.inputs[0]) != 1):
-            return False
-        size = _maker(builder, of.inputs[1], SIZES)
-        return size is not None and size.name == "dim_as_value" and size.params["dim"] == count
+        return _divides_by_size(builder, reader, count)
     found = builder.fixed.number(reader.inputs[1])
     number = float("nan") if found is None else float(found)
     if not number or not count:  # of an empty image, which a window does not fit
         return number == count and reader.name == "div"
     return abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
+
+
+def _divides_by_size(builder: Builder, reader: Equation, size: Any) -> bool:
+    """Whether a division is by a symbolic size, or a multiplication by 1 over the size."""
+    division = reader if reader.name == "div" else _maker(builder, reader.inputs[1], SIZES)
+    if division is None or division.name != "div":
+        return False
+    if division is not reader and builder.fixed.number(division.inputs[0]) != 1:
+        return False
+    divisor = _maker(builder, division.inputs[1], SIZES)
+    return divisor is not None and divisor.name == "dim_as_value" and divisor.params["dim"] == size
 
 
 def window_sum(builder: Builder, equation: Equation) -> list[Equation]:
