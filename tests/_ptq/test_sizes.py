@@ -233,31 +233,6 @@ def test_a_layer_that_reads_other_values_is_not_new():
         model.apply(model.params, normal(8, 8))
 
 
-def attended(p, queries, x):
-    return jax.nn.softmax(queries @ p["q"] @ jnp.swapaxes(x @ p["k"], 1, 2)) @ (x @ p["v"])
-
-
-def with_learned_queries(p, x):
-    queries = jnp.broadcast_to(p["queries"], (x.shape[0], *p["queries"].shape))
-    return attended(p["cross"], attended(p["own"], queries, queries), x)
-
-
-@pytest.mark.rare
-def test_weights_computed_for_a_batch_have_a_remedy():
-    p = {name: {part: normal(8, 8) / 4 for part in "qkv"} for name in ("own", "cross")} | {"queries": normal(5, 8)}
-    x = normal(4, 6, 8)
-    model = dml.ptq.quantize(with_learned_queries, p, [x], progress=False)
-    with pytest.raises(
-        dml.ptq.PtqError, match=r"under jax\.vmap, if only the batch size differs: lambda params, x: jax"
-    ):
-        model.apply(model.params, x[:2])
-    apply = with_learned_queries
-    remedy = lambda params, x: jax.vmap(lambda one: apply(params, one[None])[0])(x)  # noqa: E731
-    model = dml.ptq.quantize(remedy, p, [x], progress=False)
-    for batch in (x, x[:2], x[:1]):
-        assert decibels(model.apply(model.params, batch), apply(p, batch)) > 30
-
-
 HELD = {  # integers hold numbers that depend on the batch, in each of these ways
     "weights": lambda p, x: x @ (p["w"] / len(x)),
     "weights contracted along an axis": lambda p, x: (

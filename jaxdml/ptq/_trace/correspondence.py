@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Equation, Program
-from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, FixedValues
+from jaxdml.ptq._trace.contents import bits, contents_of
+from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
+from jaxdml.ptq._trace.fixed import IDENTITIES, FixedValues
 from jaxdml.ptq._trace.signature import digest, holds_code
 
 MOVERS = IDENTITIES | {
@@ -25,9 +24,6 @@ MOVERS = IDENTITIES | {
 # range, too. Other gathers are not counted: for a symbolic batch, JAX writes slices as gathers, and counting these
 # would change the numbers of equal identities.
 OWN_RANGES = ("convert_element_type", "pad", "tile")
-
-# Movers whose parameters depend on sizes, and that neither reorder nor drop elements.
-SPREADING = ("broadcast_in_dim", "expand_dims", "reshape", "squeeze", "tile")
 
 
 def named_like(program: Program, like: Program, params: Mapping[str, str]) -> Program:
@@ -45,8 +41,8 @@ def named_like(program: Program, like: Program, params: Mapping[str, str]) -> Pr
     program = _renamed(program, like, {**params, **dict(zip(program.inputs[::-1], like.inputs[::-1], strict=False))})
     theirs = {identity: name for name, identity in _identities(like).items()}
     names = {name: theirs[identity] for name, identity in _identities(program).items() if identity in theirs}
-    equal = {_bits(value): name for name, value in like.constants.items()}
-    names |= {name: equal[bits] for name, value in program.constants.items() if (bits := _bits(value)) in equal}
+    equal = {bits(value): name for name, value in like.constants.items()}
+    names |= {name: equal[key] for name, value in program.constants.items() if (key := bits(value)) in equal}
     return _renamed(program, like, names | {name: name for name in (*program.params, *program.inputs)})
 
 
@@ -116,9 +112,8 @@ class Texts(NamedTuple):
     Literals of equations that go into weights, biases, tables or scales must not depend on sizes.
 
     Attributes:
-      operations: maps each computed value to texts of its equation and of the equation's fixed inputs.
-      contents: maps each fixed value to a text, which sizes change if they change the elements. A broadcast or reshape
-        of a value has the text of that value if the axes along which elements differ keep their sizes.
+      operations: maps each value computed from data to texts of its equation and of the equation's fixed inputs.
+      contents: maps each fixed value to a text, which sizes change if they change the elements.
     """
 
     operations: Mapping[str, tuple[str, ...]]
@@ -127,44 +122,13 @@ class Texts(NamedTuple):
 
 def texts_of(program: Program) -> Texts:
     """The texts of a program."""
-    fixed, contents = FixedValues(program), {name: name for name in program.params}
-    contents |= {name: digest(repr(_bits(value)).encode()) for name, value in program.constants.items()}
-    found = dict[str, tuple[str, ...]]()
+    contents, operations = contents_of(program), dict[str, tuple[str, ...]]()
     for equation in program.equations:
-        is_fixed = contents.keys() >= set(equation.inputs)
         # The axes of a contraction of data depend on sizes, because JAX drops axes for some sizes.
-        params = "" if equation.name in CONTRACTION_PRIMITIVES and not is_fixed else equation.params_text
+        params = "" if equation.name in CONTRACTION_PRIMITIVES else equation.params_text
         texts = (equation.name, params, *(contents[name] for name in equation.inputs if name in contents))
-        found |= dict.fromkeys(equation.outputs, texts)
-        if is_fixed:
-            sizes = _sizes(equation, program, fixed)
-            is_spread = equation.name in SPREADING and sizes == _varying_sizes(equation.inputs[0], program, fixed)
-            content = contents[equation.inputs[0]] if is_spread else digest("\n".join((*texts, str(sizes))).encode())
-            contents |= dict.fromkeys(equation.outputs, content)
-    return Texts(found, contents)
-
-
-def _sizes(equation: Equation, program: Program, fixed: FixedValues) -> list[Any]:
-    """The sizes on which the elements of a fixed value depend in addition to the equation's inputs."""
-    shapes = [program.avals[name].shape for name in (*equation.inputs, *equation.outputs)]
-    if equation.name == "iota" or equation.name in SPREADING:
-        return _varying_sizes(equation.outputs[0], program, fixed)
-    if equation.name == "dot_general":
-        (contracted, _), _ = equation.params["dimension_numbers"]
-        return [shapes[0][axis] for axis in contracted]
-    if equation.name.startswith("reduce_") and "axes" in equation.params:
-        return [shapes[0][axis] for axis in equation.params["axes"]]
-    return [] if equation.name in (*ELEMENT_WISE, "transpose") else shapes
-
-
-def _varying_sizes(name: str, program: Program, fixed: FixedValues) -> list[Any]:
-    """The sizes of a fixed value along the axes along which its elements may differ."""
-    return [program.avals[name].shape[axis] for axis in sorted(fixed.varying(name))]
-
-
-def _bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
-    array = np.asarray(value)
-    return str(array.dtype), array.shape, array.tobytes()
+        operations |= {name: texts for name in equation.outputs if name not in contents}
+    return Texts(operations, contents)
 
 
 def _renamed(program: Program, like: Program, given: Mapping[str, str]) -> Program:

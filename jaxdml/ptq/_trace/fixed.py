@@ -4,22 +4,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jax import lax
 
 from jaxdml.ptq._trace.equations import Equation, Program
 
 Axes = frozenset[int]
+# Primitives that return their input.
+IDENTITIES = frozenset(("copy", "copy_p", "name", "stop_gradient"))
 # Primitives that compute each element of the result from the inputs' elements at the same index.
-ELEMENT_WISE = frozenset((
+ELEMENT_WISE = IDENTITIES | frozenset((
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
-    "convert_element_type", "copy", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp",
+    "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp",
     "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p",
     "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "pow", "reduce_precision",
     "rem", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor",
 ))  # fmt: skip
 # Primitives that only move, repeat or cast elements: equal elements of the input stay equal in the result.
 NUMBER_STAYS = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose")
-# Primitives that return their input.
-IDENTITIES = frozenset(("copy", "copy_p", "name", "stop_gradient"))
 
 
 class FixedValues:
@@ -87,23 +88,22 @@ class FixedValues:
         return self._leaves.get(name, ())
 
     def _axes(self, equation: Equation, shape: Sequence[Any]) -> Axes:
-        moved = AXES.get(equation.name)
         inputs = [self._varying[name] for name in equation.inputs]
-        if not any(inputs) and equation.name in (*AXES, *ELEMENT_WISE, "reshape") and equation.name != "iota":
-            return frozenset()
+        varying = frozenset[int]().union(*inputs)
         if equation.name in ELEMENT_WISE:
-            return frozenset().union(*inputs)
-        if equation.name == "iota":
-            return frozenset({equation.params["dimension"]})
+            return varying
         if equation.name == "dot_general":
             return self._axes_of_product(equation)
+        if equation.name == "gather":
+            return _gathered(inputs[1], shape, equation.params["dimension_numbers"])
         if equation.name == "reshape":
             before = self._program.avals[equation.inputs[0]].shape
             places = unit_reshape(before, shape)
             if places is not None:
-                return frozenset(places[axis] for axis in inputs[0])
-            return _reshaped(inputs[0], before, shape)
-        return moved(inputs[0], equation.params) if moved else _not_one(shape)
+                return frozenset(places[axis] for axis in varying)
+            return _reshaped(varying, before, shape) if varying else varying
+        moved = AXES.get(equation.name)
+        return moved(varying, equation.params) & _not_one(shape) if moved else _not_one(shape)
 
     def _axes_of_product(self, equation: Equation) -> Axes:
         """The varying axes of a product, which has batch axes, then free axes of its left and right operand."""
@@ -146,6 +146,14 @@ def _reshaped(axes: Axes, before: Sequence[Any], after: Sequence[Any]) -> Axes:
     return frozenset(found) & _not_one(after)
 
 
+def _gathered(axes: Axes, shape: Sequence[Any], numbers: lax.GatherDimensionNumbers) -> Axes:
+    """The axes along which a gather's result may vary, given the axes along which its indices vary."""
+    if numbers.operand_batching_dims:
+        return _not_one(shape)
+    of_indices = (axis for axis in range(len(shape)) if axis not in numbers.offset_dims)
+    return _not_one(shape).difference(axis for place, axis in enumerate(of_indices) if place not in axes)
+
+
 def _squeezed(axes: Axes, params: Mapping[str, Any]) -> Axes:
     gone = params["dimensions"]
     return frozenset(axis - sum(each < axis for each in gone) for axis in axes if axis not in gone)
@@ -155,12 +163,24 @@ def _reduced(axes: Axes, params: Mapping[str, Any]) -> Axes:
     return _squeezed(axes, {"dimensions": params["axes"]})
 
 
+def _padded(axes: Axes, params: Mapping[str, Any]) -> Axes:
+    return axes.union(axis for axis, counts in enumerate(params["padding_config"]) if any(counts))
+
+
+def _along(axes: Axes, params: Mapping[str, Any]) -> Axes:
+    """The axes of a result that may differ along the axis `axis` or `dimension`, even if its inputs do not."""
+    return axes | {params["axis"] if "axis" in params else params["dimension"]}
+
+
+# The axes along which a result may differ, given the axes along which its inputs may differ.
 AXES: Mapping[str, Callable[[Axes, Mapping[str, Any]], Axes]] = {
     "broadcast_in_dim": lambda axes, params: frozenset(params["broadcast_dimensions"][axis] for axis in axes),
     "transpose": lambda axes, params: frozenset(i for i, axis in enumerate(params["permutation"]) if axis in axes),
     "squeeze": _squeezed,
-    "tile": lambda axes, params: axes,
-    "reduce_sum": _reduced,
-    "reduce_max": _reduced,
-    "reduce_min": _reduced,
-}
+    "pad": _padded,
+    **dict.fromkeys(("rev", "slice", "sort", "split", "tile"), lambda axes, params: axes),
+    **dict.fromkeys(("concatenate", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "iota"), _along),
+    **dict.fromkeys((
+        "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
+    ), _reduced),
+}  # fmt: skip

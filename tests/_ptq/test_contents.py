@@ -1,0 +1,206 @@
+"""Values computed from params and sizes: along which axes elements are equal, and whether sizes change the elements."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxdml as dml
+from _ptq.quantized import decibels, in_floats
+from helpers.compare import assert_same_bits
+from jaxdml.ptq._trace.contents import contents_of
+from jaxdml.ptq._trace.equations import program_of
+from jaxdml.ptq._trace.fixed import FixedValues
+
+W = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
+
+
+def traced(make, count):
+    """The program of make(W, count), and the name of its result."""
+    program = program_of(lambda w, x: make(w, x.shape[0]), W, (jax.ShapeDtypeStruct((count,), np.float32),))
+    return program, program.outputs[0]
+
+
+def repeated(w, count):
+    return jnp.broadcast_to(w, (count, *w.shape))
+
+
+EQUAL = {  # arrays of equal matrices, and arrays computed from such arrays
+    "softmax": lambda t: jax.nn.softmax(t),
+    "name": lambda t: checkpoint_name(t, "t"),
+    "product with a matrix": lambda t: t @ W,
+    "product of matrices": lambda t: jnp.matmul(t, t.swapaxes(1, 2)),
+    "columns": lambda t: jnp.matmul(t, t[0, :, 0]),
+    "einsum": lambda t: jnp.einsum("bij,bkj->bik", t, t * 2),
+    "heads": lambda t: t.reshape(len(t), 6, 2, 3).transpose(0, 2, 1, 3),
+    "slice": lambda t: t[:, 1:5:2],
+    "split": lambda t: jnp.split(t, 3, -1)[1],
+    "rev": lambda t: t[:, ::-1],
+    "pad": lambda t: jnp.pad(t, ((0, 0), (1, 0), (0, 2))),
+    "concatenate": lambda t: jnp.concatenate([t, t[:, :2]], 1),
+    "tile": lambda t: jnp.tile(t, (1, 2, 1)),
+    "sort": lambda t: jnp.sort(t, 1),
+    "argmax": lambda t: jnp.argmax(t, 1),
+    "cumsum": lambda t: jnp.cumsum(t, 1),
+    "prod": lambda t: t.prod(2),
+    "any": lambda t: (t > 1).any(1),
+    "mean and deviation": lambda t: (t - t.mean(-1, keepdims=True)) / t.std(-1, keepdims=True),
+    "mask": lambda t: jnp.where(jnp.tril(jnp.ones((6, 6), bool)), t, -1e9),
+    "gather": lambda t: jnp.take(W, jnp.broadcast_to(jnp.arange(4), (len(t), 4)), axis=0),
+    "outer sum": lambda t: t[:, :, None, :] + t[:, None, :, :],
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_elements_along_the_batch_axis_are_known_for_any_batch(name):
+    def make(w, count):
+        return EQUAL[name](repeated(w, count))
+
+    program, result = traced(make, 3)
+    varying, value = FixedValues(program).varying(result), np.asarray(make(W, 3))
+    for axis in range(value.ndim):
+        is_equal = (value == value.take([0], axis)).all()
+        assert is_equal or axis in varying
+    assert 0 not in varying
+    texts = [contents_of(program)[result] for program, result in (traced(make, count) for count in (1, 2, 3))]
+    assert texts == texts[:1] * 3
+
+
+VARYING = {  # arrays that vary along the axis 0, though their inputs do not
+    "concatenate": lambda t: jnp.concatenate([t, t + 1]),
+    "pad": lambda t: jnp.pad(t, ((1, 0), (0, 0), (0, 0))),
+    "cumsum": lambda t: jnp.cumsum(t, 0),
+    "iota": lambda t: jax.lax.broadcasted_iota(np.float32, t.shape, 0),
+    "gather": lambda t: jnp.take(W, jnp.arange(len(t)), axis=0),
+    "gather of each": lambda t: jnp.take_along_axis(t, jnp.arange(len(t))[:, None, None], 1),
+    "dynamic": lambda t: t.at[0].set(0),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", VARYING)
+def test_what_varies_along_the_batch_axis_is_known(name):
+    program, result = traced(lambda w, count: VARYING[name](repeated(w, count)), 3)
+    assert 0 in FixedValues(program).varying(result)
+
+
+DIFFERENT = {  # functions of an array whose axis 0 has equal elements; the functions of a pair have different results
+    "axis of a sum": (lambda t: t + t[:, :, :1], lambda t: t + t[:, :, 0][:, None]),
+    "transpose": (lambda t: t, lambda t: t.swapaxes(1, 2)),
+    "contraction": (lambda t: t @ W, lambda t: t @ W.T),
+    "contracted axis": (lambda t: t @ W, lambda t: jnp.einsum("bji,jk->bik", t, W)),
+    "batch axis": (
+        lambda t: jnp.einsum("bij,bij->bi", t, t + 1),
+        lambda t: jnp.einsum("bij,bji->bi", t, t + 1),
+    ),
+    "batch axis of one operand": (
+        lambda t: jnp.einsum("bij,bjk->bik", t, t.at[0].set(0)),
+        lambda t: jnp.einsum("bij,bjk->bik", t, t),
+    ),
+    "start": (lambda t: t[:, :4], lambda t: t[:, 2:]),
+    "stride": (lambda t: t[:, :5:2], lambda t: t[:, :3]),
+    "part": (lambda t: jnp.split(t, 2, 1)[0], lambda t: jnp.split(t, 2, 1)[1]),
+    "axis of parts": (lambda t: jnp.split(t, [1], 1)[0][:, 0], lambda t: jnp.split(t, [1], 2)[0][..., 0]),
+    "direction": (lambda t: t[:, ::-1], lambda t: t[:, :, ::-1]),
+    "padding": (lambda t: jnp.pad(t, ((0, 0), (1, 0), (0, 0))), lambda t: jnp.pad(t, ((0, 0), (0, 1), (0, 0)))),
+    "order": (lambda t: jnp.concatenate([t, t + 1], 1), lambda t: jnp.concatenate([t + 1, t], 1)),
+    "tile": (lambda t: jnp.tile(t, (1, 2, 1)), lambda t: jnp.repeat(t, 2, 1)),
+    "sorted axis": (lambda t: jnp.sort(t, 1), lambda t: jnp.sort(t, 2)),
+    "reduced axis": (lambda t: t.max(1), lambda t: t.max(2)),
+    "reduced size": (lambda t: t.sum(0), lambda t: t[:2].sum(0)),
+    "accumulated axis": (lambda t: jnp.cumsum(t, 1), lambda t: jnp.cumsum(t, 2)),
+    "accumulated from": (lambda t: jnp.cumsum(t, 1), lambda t: jax.lax.cumsum(t, 1, reverse=True)),
+    "size": (lambda t: jnp.cumsum(t, 0), lambda t: jnp.cumsum(t[:2], 0)),
+    "reshape": (lambda t: t.reshape(-1, 9, 4), lambda t: t.reshape(-1, 4, 9)),
+    "indices": (lambda t: jnp.take(t, np.array([0, 1]), 1), lambda t: jnp.take(t, np.array([1, 0]), 1)),
+    "cast": (lambda t: t.astype(np.int8), lambda t: t.astype(np.int16)),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_elements_have_different_texts(name):
+    programs = [traced(lambda w, count, f=f: f(repeated(w, count)), 3) for f in DIFFERENT[name]]
+    values = [np.asarray(f(repeated(W, 3))) for f in DIFFERENT[name]]
+    assert values[0].dtype != values[1].dtype or not np.array_equal(*values)
+    one, other = (contents_of(program)[result] for program, result in programs)
+    assert one != other
+
+
+def attended(p, queries, x):
+    return jax.nn.softmax(queries @ p["q"] @ jnp.swapaxes(x @ p["k"], 1, 2)) @ (x @ p["v"])
+
+
+def decoder(p, queries, x):
+    """Learned queries attend to each other, then to the data, as those of a detector."""
+    return attended(p["cross"], attended(p["own"], queries, queries), x)
+
+
+def normal(*shape):
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def parts():
+    return {name: {part: normal(8, 8) / 4 for part in "qkv"} for name in ("own", "cross")} | {"queries": normal(5, 8)}
+
+
+def squashed(x):
+    square = (x * x).sum(-1, keepdims=True)
+    return x * square / (1 + square) / jnp.sqrt(square + 1e-6)
+
+
+def capsules(p, x):
+    """Routing by agreement; each input has its copy of the matrices."""
+    matrices = jnp.tile(p["queries"].reshape(1, 5, 2, 4), (x.shape[0], 1, 1, 1))  # [N, 5, 2, 4]
+    predicted, scores = jnp.einsum("niof,nif->nio", matrices, x[:, :5, :4]), jnp.zeros((x.shape[0], 5))
+    for _ in range(2):
+        found = squashed(jnp.einsum("ni,nio->no", jax.nn.softmax(scores), predicted))
+        scores += jnp.einsum("nio,no->ni", predicted, found)
+    return found
+
+
+LEARNED = {  # functions with matrices that are computed from params, and that have a copy for each input
+    "queries": lambda p, x: decoder(p, jnp.broadcast_to(p["queries"], (x.shape[0], 5, 8)), x),
+    "tiled": lambda p, x: decoder(p, jnp.tile(p["queries"][None], (x.shape[0], 1, 1)), x),
+    "joined": lambda p, x: decoder(
+        p, jnp.concatenate([jnp.broadcast_to(each, (x.shape[0], 5, 8)) for each in (p["queries"], -p["queries"])], 1), x
+    ),
+    "embedded": lambda p, x: decoder(p, p["queries"][jnp.broadcast_to(jnp.arange(4), (x.shape[0], 4))], x),
+    "capsules": capsules,
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", LEARNED)
+def test_matrices_with_a_copy_for_each_input_are_held_once(name):
+    x, p, apply = normal(4, 6, 8), parts(), LEARNED[name]
+    model = dml.ptq.quantize(apply, p, [x], progress=False)
+    expected = model.apply(model.params, x)
+    assert decibels(expected, in_floats(apply, p, x)) > 20
+    for size in (1, 3):
+        assert_same_bits(model.apply(model.params, x[:size]), expected[:size])
+    if name != "tiled":  # jnp.tile takes no symbolic sizes
+        (size,) = export.symbolic_shape("batch")
+        shape = jax.ShapeDtypeStruct((size, 6, 8), np.float32)
+        assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *expected.shape[1:])
+
+
+@pytest.mark.rare
+def test_other_weights_computed_for_a_batch_have_a_remedy():
+    def apply(p, x):
+        queries = jnp.broadcast_to(p["queries"], (x.shape[0], *p["queries"].shape))
+        return decoder(p, queries.at[:, 0].set(0), x)
+
+    x, p = normal(4, 6, 8), parts()
+    model = dml.ptq.quantize(apply, p, [x], progress=False)
+    with pytest.raises(
+        dml.ptq.PtqError, match=r"under jax\.vmap, if only the batch size differs: lambda params, x: jax"
+    ):
+        model.apply(model.params, x[:2])
+    remedy = lambda params, x: jax.vmap(lambda one: apply(params, one[None])[0])(x)  # noqa: E731
+    model = dml.ptq.quantize(remedy, p, [x], progress=False)
+    for batch in (x, x[:2], x[:1]):
+        assert decibels(model.apply(model.params, batch), apply(p, batch)) > 30
