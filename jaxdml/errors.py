@@ -137,7 +137,7 @@ def in_other_byte_order(name: str, arrays: Any) -> str:
 
     A jitted function that was called before reads the bytes of such an array in the wrong order; JAX raises no error.
     """
-    if not any(map(_is_swapped, jax.tree.leaves(arrays))):  # several times as fast as with paths
+    if not any(map(_is_swapped, jax.tree.leaves(arrays))):  # paths are found only for an error
         return ""
     for path, x in jax.tree_util.tree_leaves_with_path(arrays):
         if _is_swapped(x):

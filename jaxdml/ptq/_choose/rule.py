@@ -29,10 +29,9 @@ class Rule:
         that sets one of them sets neither `products` nor `activations`.
       activations: with jnp.uint16, the values that convolutions and products of matching layers read are quantized to
         16 bits, with calibrated ranges. Weights keep 8 bits; both operands of a product of two computed values have 16
-        bits. The sums are exact, and a layer takes two to five times as long. Other layers that read the same values
-        still read 8 bits. For each product, the first matching rule that sets `products`, `weights`, `block_size` or
-        `activations` decides all four options; for each convolution, the first that sets `activations` decides that
-        option.
+        bits. The sums are exact, and a layer takes longer. Other layers that read the same values still read 8 bits.
+        For each product, the first matching rule that sets `products`, `weights`, `block_size` or `activations` decides
+        all four options; for each convolution, the first that sets `activations` decides that option.
     """
 
     pattern: str
