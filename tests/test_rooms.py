@@ -16,6 +16,7 @@ PACKAGE = Path(jaxdml.__file__).parent
 # folder: rooms, floors and arrows at most
 LIMITS = {
     "jaxdml": (20, 8, 62),
+    "jaxdml/_graph": (19, 5, 36),
     "jaxdml/onnx": (13, 6, 30),
     "jaxdml/ptq": (12, 7, 36),
 }
