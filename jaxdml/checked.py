@@ -39,13 +39,13 @@ def __dir__() -> list[str]:
     return sorted([*OPERATORS, "fake_quantize"])
 
 
-def _checked(function: Callable[..., Any], scales: Mapping[str, str]) -> Callable[..., Any]:
+def _checked[**P, R](function: Callable[P, R], scales: Mapping[str, str]) -> Callable[P, R]:
     """`function` with checks of its scales; `scales` maps parameters to tensor names."""
     signature = inspect.signature(function)
 
     @api_boundary
     @functools.wraps(function)
-    def with_checks(*arguments: Any, **options: Any) -> Any:
+    def with_checks(*arguments: P.args, **options: P.kwargs) -> R:
         output = function(*arguments, **options)  # called first, because it raises the errors about types
         given = signature.bind(*arguments, **options).arguments
         for name, tensor in scales.items():

@@ -105,7 +105,9 @@ def from_onnx(x: jax.Array) -> dict[str, jax.Array]:
 def with_checks(x: jax.Array) -> None:
     """The scale is a value."""
     error, output = checkify.checkify(dml.checked.fake_quantize)(x, 0.1)
-    print(error, output, dml.checked.quantize(x, 0.1))
+    assert_type(output, jax.Array)
+    assert_type(dml.checked.fake_quantize(x, 0.1), jax.Array)
+    print(error, dml.checked.quantize(x, 0.1))
 
 
 desc = dml.descs.desc_of(dml.dequantize, np.zeros(3, np.int8), 1.0)
