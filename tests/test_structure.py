@@ -163,6 +163,12 @@ def test_files_stay_small():
     assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > 400} == {}
 
 
+def test_exact_comparisons_say_what_differs():
+    """`helpers.compare` does; NumPy's comparisons are for values with a tolerance."""
+    for path in TESTS:
+        assert not re.findall(r"\bassert_array_\w+|\btesting\.assert_equal", path.read_text(encoding="utf-8")), path
+
+
 def test_the_reference_imports_numpy_alone():
     for path in (PACKAGE / "reference").glob("*.py"):
         assert {module for module in imports(path) if not module.startswith("jaxdml.reference.")} <= {

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers.compare import assert_same_bits
 from helpers.modes import UNOPTIMISED
 from jaxdml._arithmetic import planes
 
@@ -59,4 +60,4 @@ def test_sums_are_combined_exactly_and_rounded_once():
         combined = jax.jit(planes.exactly_combined, compiler_options=UNOPTIMISED)(
             [jnp.asarray(each, jnp.int32) for each in sums]
         )
-        np.testing.assert_array_equal(combined, wanted.astype(np.float32))
+        assert_same_bits(combined, wanted.astype(np.float32))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from helpers.compare import assert_same_bits
 from jaxdml.onnx._write.writer import QDQ, Options, Writer
 
 SQUARE = np.arange(4, dtype=np.int8).reshape(2, 2)
@@ -15,5 +16,4 @@ def test_layers_share_a_constant_only_if_they_need_the_same_values():
     assert names[2] == names[0]
     assert len(set(names)) == len(writer.initializers) == 4
     for name, value in zip(names, values, strict=True):
-        assert writer.initializers[name].dtype == value.dtype
-        np.testing.assert_array_equal(writer.initializers[name], value)
+        assert_same_bits(writer.initializers[name], value)
