@@ -7,7 +7,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 
-class Value:
+class FlatVar:
     """A value of a flat jaxpr."""
 
     def __init__(self, aval: Any) -> None:
@@ -20,41 +20,41 @@ class Operation(NamedTuple):
     name: str
 
 
-class Equation(NamedTuple):
+class FlatEqn(NamedTuple):
     """An equation; operands are values and literals."""
 
     primitive: Any
     params: Any
     invars: tuple[Any, ...]
-    outvars: tuple[Value, ...]
+    outvars: tuple[FlatVar, ...]
     scope: str
 
     @property
-    def result(self) -> Value | None:
+    def result(self) -> FlatVar | None:
         """The result of an equation that has exactly one; None for other equations."""
         return self.outvars[0] if len(self.outvars) == 1 else None
 
 
-class Flat(NamedTuple):
+class FlatJaxpr(NamedTuple):
     """A flat jaxpr. Each use of a float32 input reads the result of a `flush` equation."""
 
-    invars: list[Value]  # constants come first
-    eqns: list[Equation]
+    invars: list[FlatVar]  # constants come first
+    eqns: list[FlatEqn]
     outvars: list[Any]
 
 
 FLUSH = Operation("flush")
 
 
-def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]) -> tuple[Flat, list[Any]]:
+def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]) -> tuple[FlatJaxpr, list[Any]]:
     """The flat jaxpr and all constants. `called` gives the jaxpr that an equation calls, or None."""
-    invars: list[Value] = []
+    invars: list[FlatVar] = []
     values: list[Any] = []
-    eqns: list[Equation] = []
-    raw: set[Value] = set()
+    eqns: list[FlatEqn] = []
+    raw: set[FlatVar] = set()
 
-    def given(var: Any) -> Value:
-        value = Value(var.aval)
+    def given(var: Any) -> FlatVar:
+        value = FlatVar(var.aval)
         if getattr(var.aval, "dtype", None) == np.float32:
             raw.add(value)
         return value
@@ -66,8 +66,8 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
         value = named(atom, names)
         if isinstance(value, Literal) or value not in raw:
             return value
-        result = Value(value.aval)
-        eqns.append(Equation(FLUSH, {}, (value,), (result,), scope))
+        result = FlatVar(value.aval)
+        eqns.append(FlatEqn(FLUSH, {}, (value,), (result,), scope))
         return result
 
     def walk(jaxpr: Any, constants: Sequence[Any], operands: Sequence[Any], scope: str) -> list[Any]:
@@ -84,11 +84,11 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
                 results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given_to, place)
             else:
                 read = tuple(used(atom, names, place) for atom in eqn.invars)
-                results = [Value(var.aval) for var in eqn.outvars]
-                eqns.append(Equation(eqn.primitive, eqn.params, read, tuple(results), place))
+                results = [FlatVar(var.aval) for var in eqn.outvars]
+                eqns.append(FlatEqn(eqn.primitive, eqn.params, read, tuple(results), place))
             names |= zip(eqn.outvars, results, strict=True)
         return [used(atom, names, scope) for atom in jaxpr.outvars]
 
     inputs = [given(var) for var in jaxpr.invars]
     outvars = walk(jaxpr, constants, inputs, "")
-    return Flat(invars + inputs, eqns, outvars), values
+    return FlatJaxpr(invars + inputs, eqns, outvars), values

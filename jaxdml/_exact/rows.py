@@ -19,7 +19,7 @@ from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.native_rows import MOST_REDUCED, ROWS, RowProgram
-from jaxdml._exact.flat import Equation, Flat, Operation, Value
+from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar, Operation
 from jaxdml._exact.row_code import REDUCTIONS, RowCode
 from jaxdml._exact.rules import RULES, as_it_is
 
@@ -56,7 +56,7 @@ class Space(NamedTuple):
 # Which equations may join --------------------------------------------------------------------------------------------
 
 
-def _codes_of(eqn: Equation) -> tuple[str, ...] | None:
+def _codes_of(eqn: FlatEqn) -> tuple[str, ...] | None:
     """The instructions that compute an equation; None if it cannot join.
 
     The first instruction reads the operands of the equation. Each of the others reads the result of the instruction
@@ -74,7 +74,7 @@ def _codes_of(eqn: Equation) -> tuple[str, ...] | None:
     return None
 
 
-def _space_of(eqn: Equation, spaces: Mapping[Any, Space]) -> Space | None:
+def _space_of(eqn: FlatEqn, spaces: Mapping[Any, Space]) -> Space | None:
     """The rows that an equation sees; None if it cannot join."""
     if not eqn.invars or len(eqn.outvars) != 1 or not all(map(_is_known, (*eqn.invars, *eqn.outvars))):
         return None
@@ -102,7 +102,7 @@ def _is_value(atom: Any) -> bool:
     return not isinstance(atom, Literal)
 
 
-def _view(eqn: Equation, atom: Any, space: Space) -> Shape:
+def _view(eqn: FlatEqn, atom: Any, space: Space) -> Shape:
     """An operand's shape, extended to the rank of the rows; each size is 1 or the rows' size along that axis."""
     shape, result, name = atom.aval.shape, eqn.outvars[0].aval.shape, eqn.primitive.name
     if name in REDUCTIONS:
@@ -119,18 +119,18 @@ def _view(eqn: Equation, atom: Any, space: Space) -> Shape:
 # Joining -------------------------------------------------------------------------------------------------------------
 
 
-def joined(flat: Flat) -> list[Equation]:
+def joined(flat: FlatJaxpr) -> list[FlatEqn]:
     """The equations of a flat jaxpr, with those that can run on rows joined into programs."""
     spaces: dict[Any, Space] = {}
-    users: dict[Any, list[Equation]] = defaultdict(list)
+    users: dict[Any, list[FlatEqn]] = defaultdict(list)
     for eqn in flat.eqns:
         if space := _space_of(eqn, spaces):
             spaces[eqn.result] = space
         for atom in filter(_is_value, eqn.invars):
             users[atom].append(eqn)
     kept = set(filter(_is_value, flat.outvars))
-    last_of: dict[Any, Value] = {}  # maps the result of each equation that joins to the result of its program
-    members: dict[Value, list[Equation]] = defaultdict(list)
+    last_of: dict[Any, FlatVar] = {}  # maps the result of each equation that joins to the result of its program
+    members: dict[FlatVar, list[FlatEqn]] = defaultdict(list)
     for eqn in reversed(flat.eqns):
         value = eqn.result
         if value is None or value not in spaces:
@@ -155,13 +155,13 @@ def joined(flat: Flat) -> list[Equation]:
     return result
 
 
-def _sees(eqn: Equation, value: Value, spaces: Mapping[Any, Space]) -> bool:
+def _sees(eqn: FlatEqn, value: FlatVar, spaces: Mapping[Any, Space]) -> bool:
     """Whether an equation reads a value in the same rows and shape in which another equation computes the value."""
     made, space = spaces[value], spaces.get(eqn.result)
     return space is not None and made[:2] == space[:2] and _view(eqn, value, space) == made.view
 
 
-def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation | None:
+def _program(eqns: Sequence[FlatEqn], spaces: Mapping[Any, Space]) -> FlatEqn | None:
     """The equation that replaces others; None if there are too few elements, or the kernel cannot run the program."""
     last = eqns[-1].outvars[0]
     inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
@@ -201,7 +201,7 @@ def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation 
         for eqn, of_eqn in zip(eqns, places, strict=True)
     )
     params = {"program": program, "steps": steps}
-    return Equation(ROW_PROGRAM, params, tuple(atom for _, atom in operands.values()), (last,), eqns[-1].scope)
+    return FlatEqn(ROW_PROGRAM, params, tuple(atom for _, atom in operands.values()), (last,), eqns[-1].scope)
 
 
 # Running -------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from jaxdml.onnx._write.graph import graph_of
 from jaxdml.onnx._write.names import input_names, output_names
 from jaxdml.onnx._write.writer import QDQ, QOPERATOR, Options
 from jaxdml.ptq import Model
-from jaxdml.ptq._choose.modes import STATIC16, Blocks
+from jaxdml.ptq._choose.modes import STATIC16, BlockMode
 from jaxdml.ptq._files import replaced
 
 FIRST, LAST = 17, 21  # opsets
@@ -134,7 +134,7 @@ def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> Non
 def _opset(model: Model, opset: int | None) -> int:
     """The opset of the file."""
     modes = [mode for modes in model.modes.values() for mode in modes.values()]
-    has_blocks = any(isinstance(mode, Blocks) for mode in modes)
+    has_blocks = any(isinstance(mode, BlockMode) for mode in modes)
     least = WITH_BLOCKS if has_blocks or STATIC16 in modes else FIRST
     if opset is not None and opset < least:
         what = "weights in blocks need" if has_blocks else "layers with 16-bit inputs need"

@@ -24,7 +24,7 @@ from jaxdml._graph.floats import EXACT, FLOATS, VERSION, XLA, Floats, wrong_floa
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
 from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary
-from jaxdml.ptq._choose.modes import STATIC, Blocks, Mode
+from jaxdml.ptq._choose.modes import STATIC, BlockMode, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
 from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model
@@ -185,7 +185,7 @@ def _checked(file: Any) -> Any:
 
 
 def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode]]:
-    """Validates the modes of contractions that a file has, and converts `Blocks` from the lists of JSON.
+    """Validates the modes of contractions that a file has, and converts `BlockMode` from the lists of JSON.
 
     A model needs the modes for inputs whose sizes differ from those in calibration, and for ONNX files.
 
@@ -196,7 +196,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
     def checked(mode: Any) -> Mode:
         if mode in (*STATIC, "dynamic", "float"):
             return str(mode)
-        blocks = Blocks(*mode)
+        blocks = BlockMode(*mode)
         if blocks.dtype not in BLOCK_WEIGHTS or blocks.size not in BLOCK_SIZES:
             raise ValueError("modes")
         return blocks

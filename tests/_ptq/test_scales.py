@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxdml.ptq._choose.edges import Edge, Reader
+from jaxdml.ptq._choose.edges import ChannelReader, Edge
 from jaxdml.ptq._choose.scales import ENOUGH, LEAST, scales_of
 from jaxdml.ptq._grids.channels import Channels
 
@@ -21,7 +21,7 @@ def seen(sizes, count=1000, largest=3.0):
 
 def scales(sizes, weights=WEIGHTS, groups=None, channels=None, **options):
     channels = np.arange(len(sizes)) if channels is None else channels
-    reader = Reader("w", "x", -1 if groups is None else 1, groups, channels)
+    reader = ChannelReader("w", "x", -1 if groups is None else 1, groups, channels)
     edge = Edge(max(channels) + 1, (reader,), shape=(1, len(sizes)))
     return scales_of([edge], {"w": weights}, {"x": seen(sizes, **options)})[0]
 

@@ -28,7 +28,7 @@ LINEAR = ("mean", "pad", "window_mean")  # kinds, besides movers and relu, that 
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class ChannelReader:
     """A contraction that reads scaled channels.
 
     Attributes:
@@ -61,7 +61,7 @@ class Edge:
     """
 
     count: int
-    readers: tuple[Reader, ...]
+    readers: tuple[ChannelReader, ...]
     maker: Contraction | None = None
     shape: tuple[int, ...] = ()
 
@@ -139,7 +139,7 @@ class _Finder:
 
     def _numbered(
         self, start: str, numbers: np.ndarray, between: list[Node], readers: list[Node]
-    ) -> tuple[Reader, ...] | None:
+    ) -> tuple[ChannelReader, ...] | None:
         """The readers; None if one of them reads several channels as one.
 
         The nodes in between are linear in each channel for positive factors. They are evaluated on ones, and on the
@@ -195,9 +195,11 @@ class _Finder:
             along = tuple(size if place == axis else 1 for place, size in enumerate(shape))
             yield Edge(shape[axis], tuple(self._reader(node, np.arange(shape[axis])) for node in takers), shape=along)
 
-    def _reader(self, node: Node, channels: np.ndarray) -> Reader:
+    def _reader(self, node: Node, channels: np.ndarray) -> ChannelReader:
         bits = 16 if node.inputs[0] in self._plan.read_wide and self._unit.modes[node.outputs[0]] == STATIC16 else 8
-        return Reader(node.inputs[1], node.inputs[0], _axis(node), node.options.get("group_count"), channels, bits)
+        return ChannelReader(
+            node.inputs[1], node.inputs[0], _axis(node), node.options.get("group_count"), channels, bits
+        )
 
 
 QUANTIZED = (*STATIC, "dynamic")  # modes whose values are rounded

@@ -23,15 +23,15 @@ def is_contraction(node: Node) -> bool:
     return node.operator.kind in CONTRACTIONS or node.operator.name in CONTRACTION_PRIMITIVES
 
 
-class Blocks(NamedTuple):
+class BlockMode(NamedTuple):
     """The mode of a product of floats and weights that have a scale for each block along the contraction dimension."""
 
     dtype: str
     size: int
 
 
-# "static": 8-bit inputs with calibrated ranges; "static16": 16-bit inputs; "dynamic"; "float"; or `Blocks`.
-Mode = str | Blocks
+# "static": 8-bit inputs with calibrated ranges; "static16": 16-bit inputs; "dynamic"; "float"; or `BlockMode`.
+Mode = str | BlockMode
 FLOAT, STATIC16 = "float", "static16"
 STATIC = ("static", STATIC16)
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
@@ -39,7 +39,7 @@ ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
-def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
+def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> BlockMode | None:
     """How the matrices of products are divided into blocks; None for no blocks.
 
     Args:
@@ -56,7 +56,7 @@ def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
             raise PtqError(f"{prefix}weights is {dtype}, which needs blocks: write block_size=32")
         return None
     check_block_size(f"{prefix}block_size", block_size)
-    return Blocks(dtype.name, block_size)
+    return BlockMode(dtype.name, block_size)
 
 
 def modes_of(
@@ -104,7 +104,7 @@ def modes_of(
     return modes, reasons
 
 
-def _blocks_of_rule(rule: Rule, weights: Any, block_size: int | None) -> Blocks | None:
+def _blocks_of_rule(rule: Rule, weights: Any, block_size: int | None) -> BlockMode | None:
     weights = weights if rule.weights is None else rule.weights
     return blocks_of(weights, block_size if rule.block_size is None else rule.block_size, f"Rule({rule.pattern!r}): ")
 
@@ -129,7 +129,7 @@ def options_to_try(
     """
     if mode in STATIC:
         yield from ({"observer": observer} for observer in CHOICES)
-    if isinstance(mode, Blocks) and mode.dtype == "int4":
+    if isinstance(mode, BlockMode) and mode.dtype == "int4":
         yield {"weights": "int8", "block_size": mode.size}
     if mode in ("static", "dynamic") and can_read_wide:
         yield {"activations": "uint16"}

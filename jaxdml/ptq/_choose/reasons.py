@@ -13,7 +13,7 @@ from jaxdml._graph.report import (
 )
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.modes import FLOAT, STATIC16, Blocks, Mode
+from jaxdml.ptq._choose.modes import FLOAT, STATIC16, BlockMode, Mode
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 OF_FLOATS = "it reads floats"
@@ -79,6 +79,6 @@ def _because_of_reader(
         return READ_WIDE.format(reader.name)
     if mode == "dynamic":
         return RANGED_BY.format(reader.name)
-    if isinstance(mode, Blocks):
+    if isinstance(mode, BlockMode):
         return IN_BLOCKS.format(reader.name)
     return reasons[name] if name in can and name in reasons else READ_BY.format(reader.name)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdml.ptq._choose.edges import Edge, Reader
+from jaxdml.ptq._choose.edges import ChannelReader, Edge
 from jaxdml.ptq._grids.channels import Channels
 
 ALPHA = 0.5
@@ -81,7 +81,7 @@ class _Noise:
       of_inputs: the importance of each input channel: its squared weights, weighted by the importance of the outputs.
     """
 
-    def __init__(self, reader: Reader, weight: Any, seen: Channels, importance: np.ndarray | None) -> None:
+    def __init__(self, reader: ChannelReader, weight: Any, seen: Channels, importance: np.ndarray | None) -> None:
         of_groups = _of_groups(np.asarray(weight, np.float32), reader)
         groups, inputs, outputs, self._kernel = of_groups.shape
         self.reader, self.count = reader, float(seen.count) / (groups * inputs)
@@ -107,7 +107,7 @@ class _Noise:
         return float((of_values + (self._importance * of_weights).sum()) / signal) if signal > 0 else 0.0
 
 
-def _of_groups(weight: np.ndarray, reader: Reader) -> np.ndarray:
+def _of_groups(weight: np.ndarray, reader: ChannelReader) -> np.ndarray:
     """Weights as [groups, inputs of a group, outputs of a group, elements of the kernel]."""
     if reader.groups is None:
         rows = np.moveaxis(weight, -2, 0)

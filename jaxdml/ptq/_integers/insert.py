@@ -15,7 +15,7 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.rows import columns, groups_and_depth, weights
 from jaxdml.ptq._choose.equalize import along_inputs
-from jaxdml.ptq._choose.modes import STATIC, STATIC16, Blocks, Mode
+from jaxdml.ptq._choose.modes import STATIC, STATIC16, BlockMode, Mode
 from jaxdml.ptq._choose.moments import MOMENTS, MOST
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Observer
@@ -129,7 +129,7 @@ class _Inserter:
                 node = self._with_integer_weights(node)
             elif mode == "dynamic":
                 node = self._dynamic(node)
-            elif isinstance(mode, Blocks):
+            elif isinstance(mode, BlockMode):
                 node = self._with_blocks(node, mode)
             elif output in self._bodies:
                 node = self._with_body(node)
@@ -327,7 +327,7 @@ class _Inserter:
             inputs = inputs[0], *self._integer_weights(node.outputs[0], inputs[1], -1, None)[:2]
         return node.replace(operator=DYNAMIC, inputs=inputs)
 
-    def _with_blocks(self, node: Node, blocks: Blocks) -> Node:
+    def _with_blocks(self, node: Node, blocks: BlockMode) -> Node:
         """The product with dequantized weights that have a scale for each block along the contraction dimension."""
         weight = node.inputs[1]
         names = _named(weight, "quantized"), _named(weight, "scale"), _named(weight, "zero_point")
