@@ -1,11 +1,13 @@
 """The exceptions. Every error about a call or a desc is a DescError, which names the operator, tensor and rule."""
 
+import difflib
 import errno as _errno
 import functools
+import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ import jax
 import numpy as np
 
 _INTERNAL = frozenset({"jaxdml", "jax", "jaxlib", "numpy", "onnx", "google", *sys.stdlib_module_names})
+SIMILAR = 0.55  # difflib's cutoff: low enough to suggest group_count for groups, and output_dtype for dtype
 
 
 class DescError(ValueError):
@@ -151,11 +154,44 @@ def _is_swapped(x: Any) -> bool:
     return isinstance(x, np.ndarray) and not x.dtype.isnative
 
 
+def misfit(
+    function: str, signature: inspect.Signature, positional: Sequence[Any], named: Mapping[str, Any],
+    hints: Mapping[str, str] | None = None,
+) -> ArgumentTypeError | None:  # fmt: skip
+    """The error about a call whose arguments do not fit the function's signature; None if they fit.
+
+    Args:
+      function: the name of the function.
+      signature: its signature.
+      positional, named: the arguments.
+      hints: maps names of arguments that other libraries have to advice.
+    """
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as error:
+        text = str(error)
+    else:
+        return None
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    names = [each.name for each in parameters]
+    is_open = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    for name in named if not is_open else ():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1, cutoff=SIMILAR)
+            hint = f"did you mean {close[0]}?" if close else f"the arguments are {', '.join(names)}"
+            text = f"{function}: there is no argument {name}; {(hints or {}).get(name, hint)}"
+            return ArgumentTypeError(text, operator=function, tensor=name, rule="argument")
+    by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    takes = f"it takes {', '.join(name for name in names if name not in by_name)}"
+    takes += f", and by name only: {', '.join(by_name)}" if by_name else ""
+    return ArgumentTypeError(f"{function}: {text}; {takes}", operator=function, rule="argument", expected=tuple(names))
+
+
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a public function: below the wrapper, tracebacks of its errors and their causes show only user frames.
 
     User frames are, for instance, those of a function that jaxdml traces. All frames are kept if
-    `jax_traceback_filtering` is "off".
+    `jax_traceback_filtering` is "off". If the arguments do not fit the signature, the call raises ArgumentTypeError.
     """
 
     @functools.wraps(function)
@@ -167,6 +203,12 @@ def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
                 raise
             _show_only_user(error)
             raise error from error.__cause__
+        except TypeError:
+            name = function.__qualname__.removesuffix(".__init__")
+            wrong = misfit(name, inspect.signature(function), args, kwargs)
+            if wrong is None:
+                raise
+            raise wrong from None
 
     return call
 

@@ -1,6 +1,5 @@
 """The parameters of an operator's function: which are tensors, which are options, and what their roles are."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,10 +8,9 @@ from jaxdml._directml.desc import Parameter, output_fields, page_name, parameter
 from jaxdml._directml.feature_levels import table_at
 from jaxdml._directml.fields import INPUT, Option, Tensor
 from jaxdml._directml.page import Page
-from jaxdml.errors import ArgumentTypeError, DescError
+from jaxdml.errors import misfit
 
 MISSING = inspect.Parameter.empty
-SIMILAR = 0.55  # difflib's cutoff: low enough to suggest group_count for groups, and output_dtype for dtype
 
 
 class Parameters:
@@ -71,19 +69,7 @@ class Parameters:
             or len(bound) != len(self.names)
             or (named and not named.keys() <= self._named_from[len(positional)])
         ):
-            try:
-                self._signature.bind(*positional, **named)
-            except TypeError as error:
-                raise self._misfit(named, error) from None
+            wrong = misfit(self._operator, self._signature, positional, named, self._hints)
+            if wrong is not None:
+                raise wrong
         return bound
-
-    def _misfit(self, named: dict[str, Any], error: TypeError) -> DescError:
-        for name in named:
-            if name not in self.names:
-                close = difflib.get_close_matches(name, self.names, n=1, cutoff=SIMILAR)
-                hint = f"did you mean {close[0]}?" if close else f"the arguments are {', '.join(self.names)}"
-                text = f"{self._operator}: there is no argument {name}; {self._hints.get(name, hint)}"
-                return ArgumentTypeError(text, operator=self._operator, tensor=name, rule="argument")
-        takes = f"it takes {', '.join(self.tensors)}, and by name only: {', '.join(self.named)}"
-        text = f"{self._operator}: {error}; {takes}"
-        return ArgumentTypeError(text, operator=self._operator, rule="argument", expected=self.names)
