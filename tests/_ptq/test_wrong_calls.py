@@ -363,7 +363,7 @@ def test_quantize_inside_of_jit_is_an_error():
         jax.jit(lambda x: quantize(batches=[x]).apply)(X)
 
 
-@pytest.mark.parametrize("wrong", rest_rarely(["s", np.array(["a"], object)], 1))
+@pytest.mark.parametrize("wrong", rest_rarely(["float32", "s", np.float32, np.array(["a"], object)], 1), ids=repr)
 def test_inputs_that_are_not_numbers(wrong):
     with pytest.raises(PtqError, match="batch 1 is not an array of numbers or a pytree"):
         quantize(batches=[X, wrong])

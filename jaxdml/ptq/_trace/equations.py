@@ -211,9 +211,15 @@ def equally_varying(arrays: Sequence[Any]) -> list[Any]:
 
 
 def struct_of(x: Any) -> Any:
-    """Shape and type of an array or a Python number; the type of a number is weak."""
+    """Shape and type of an array or a Python number; the type of a number is weak.
+
+    Raises:
+      TypeError: if x is anything else.
+    """
     if isinstance(x, jax.ShapeDtypeStruct):
         return x
+    if isinstance(x, str | type | np.dtype):  # result_type would return the type that x names
+        raise TypeError(f"{x!r:.60} is no array")
     is_weak = type(x) in (bool, int, float, complex) or bool(getattr(x, "weak_type", False))
     return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x), weak_type=is_weak)
 
