@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -152,6 +153,17 @@ def in_other_byte_order(name: str, arrays: Any) -> str:
 
 def _is_swapped(x: Any) -> bool:
     return isinstance(x, np.ndarray) and not x.dtype.isnative
+
+
+def path_of(name: str, path: Any, error: Callable[[str], Exception] = ArgumentTypeError) -> Path:
+    """The argument `name` as a Path.
+
+    Raises:
+      ArgumentTypeError, or another given error: if the argument is not a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise error(f"{name} is of type {type(path).__name__}, expected a path")
+    return Path(path)
 
 
 def misfit(

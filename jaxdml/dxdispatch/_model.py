@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import numbers
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
 from jaxdml.dxdispatch._files import read_json
 from jaxdml.dxdispatch._paths import folded
 from jaxdml.dxdispatch._resources import Resource, read_resource
-from jaxdml.errors import api_boundary
+from jaxdml.errors import ArgumentTypeError, api_boundary, path_of
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -71,7 +72,7 @@ class Model:
             resources=self.resources,
             buffers=buffers,
             persistent={name: dispatchable.initialize(buffers) for name, dispatchable in self.dispatchables.items()},
-            folder=self.path.parent if output_dir is None else Path(output_dir),
+            folder=self.path.parent if output_dir is None else path_of("output_dir", output_dir),
             read_from=frozenset(map(folded, read_from)),
             show=show,
         )
@@ -100,13 +101,15 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
 
     Raises:
       DxDispatchError: if the model is invalid; the error gives the path in the JSON.
-      DescError: if feature_level is not a FeatureLevel.
+      DescError: if path is not a path, feature_level not a FeatureLevel, or maximum_bytes not an integer.
 
     Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
     """
     with raising_desc_errors():
         check_is_level("dxdispatch.load", feature_level)
-    path = Path(path)
+    if not isinstance(maximum_bytes, numbers.Integral):
+        raise ArgumentTypeError(f"maximum_bytes is {maximum_bytes!r}, expected an integer")
+    path = path_of("path", path)
     document = read_json(path)
     document.members({"$schema", "resources", "dispatchables", "commands"})
     resources: dict[str, Resource] = {}

@@ -10,6 +10,7 @@ The images are part of the UCI digits (Alpaydin and Kaynak, 1998; CC BY 4.0), as
 """
 
 import importlib.resources
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,10 +167,13 @@ def load(path: str | Path | None = None) -> Digits:
     """Reads a file that `save` wrote; without a path, reads the 360 images and the parameters in the package.
 
     Raises:
+      ArgumentTypeError: if path is neither a path nor None.
       OSError: if the file cannot be opened.
       ValueError: if `save` did not write the file; the text names a missing array, or an array of the wrong shape or
         type.
     """
+    if not isinstance(path, str | os.PathLike | None):
+        raise jaxdml.ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path or None")
     own = _arrays(importlib.resources.files(__package__) / "digits.npz")
     loaded = own if path is None else _arrays(Path(path))
     for name, array in own.items():
@@ -205,7 +209,15 @@ def _arrays(file: Any) -> dict[str, np.ndarray]:
 
 
 def save(path: str | Path, digits: Digits) -> None:
-    """Writes a compressed .npz file, with float parameters in float16. Equal digits give equal bytes."""
+    """Writes a compressed .npz file, with float parameters in float16. Equal digits give equal bytes.
+
+    Raises:
+      ArgumentTypeError: if path is not a path, or digits is not a `Digits`.
+    """
+    if not isinstance(digits, Digits):
+        raise jaxdml.ArgumentTypeError(f"digits is of type {type(digits).__name__}, expected Digits, as `load` returns")
+    if not isinstance(path, str | os.PathLike):
+        raise jaxdml.ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
     arrays = {
         "images": np.rint(np.asarray(digits.images) * 16).astype(np.uint8),
         "labels": np.asarray(digits.labels, np.uint8),

@@ -23,7 +23,7 @@ import numpy as np
 from jaxdml._graph.floats import EXACT, FLOATS, VERSION, XLA, Floats, wrong_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
-from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary
+from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary, path_of
 from jaxdml.ptq._choose.modes import STATIC, BlockMode, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
 from jaxdml.ptq._integers.operators import operator_named
@@ -56,13 +56,13 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
       model: the model.
 
     Raises:
-      PtqError: if model is not a `jaxdml.ptq.Model`.
+      PtqError: if path is not a path, or model is not a `jaxdml.ptq.Model`.
       PtqFileNotFoundError: if the folder of path does not exist.
       OSError: if path is a folder, or if the file cannot be written.
     """
     if not isinstance(model, Model):
         raise PtqError(f"save was given {type(model).__name__}, expected a model: write save(path, model)")
-    graph, traced, path = model.graph, model.traced, Path(path)
+    graph, traced, path = model.graph, model.traced, path_of("path", path, PtqError)
     names = list(graph.constants)
     arrays = dict[str, np.ndarray]()
     for number, name in enumerate(names):
@@ -129,6 +129,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     """
     if not callable(apply):
         raise PtqError(f"apply is of type {type(apply).__name__}, expected the function that was quantized")
+    path = path_of("path", path, PtqError)
     try:
         with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:
             text = json.loads(bytes(arrays[TEXT]))
@@ -159,7 +160,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     if params is None and skeleton is None:
         others = "nodes other than lists, tuples, and dicts with strings as keys"
         raise PtqError(f"the pytree of parameters of {path} has {others}: {PARAMS}")
-    own = structs if params is None else shapes_of(params)
+    own = structs if params is None else shapes_of(params, "params")
     if skeleton is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
         raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")
     traced = Traced(apply, own, signature)

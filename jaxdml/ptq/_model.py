@@ -77,7 +77,7 @@ class Model:
         """`requantized` quantizes the function again, given params, a batch and further rules; None after `load`."""
         self._requantized = requantized
         self.floats, self._numerics, self.factors, self._by_xla = floats, numerics, factors, tuple(by_xla)
-        self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
+        self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated, "calibrated"), modes
         self._fused, self.params = on_integers(graph, numerics)
         self._own, self._described = dict(self.params), _described(self.params)
         self._jitted = jax.jit(with_floats(self._computed, floats))
@@ -220,7 +220,7 @@ class Model:
         check_outside("sqnr computes with the values of params and inputs", params, inputs)
         if wrong := in_other_byte_order("params", params):
             raise PtqError(wrong)
-        if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
+        if jax.tree.flatten(shapes_of(params, "params")) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
         model = self._for(program)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._shapes import is_integer
-from jaxdml.errors import PtqError, api_class
+from jaxdml.errors import PtqError, api_boundary, api_class
 from jaxdml.ptq._grids import extremes, histograms
 from jaxdml.ptq._grids.ranges import ACTIVATIONS, integer_type
 from jaxdml.typing import Array, DType
@@ -178,6 +178,7 @@ class _Histogram(_Extremes):
         seen, exponent = super().with_devices(axis_name), lax.pmax(self.exponent, axis_name)
         return replace(seen, exponent=exponent, counts=lax.psum(self._counts_at(exponent), axis_name))
 
+    @api_boundary
     def range(self, dtype: DType) -> tuple[Array, Array]:
         def one(counts: Any, exponent: Any, *ends: Any) -> Any:
             if not np.isfinite(ends).all():

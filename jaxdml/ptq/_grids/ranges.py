@@ -56,6 +56,7 @@ def scale_and_zero_point(low: Scale, high: Scale, dtype: DType, symmetric: bool 
     """
     name = "scale_and_zero_point"
     integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
+    _check_numbers(name, low=low, high=high)
     shapes = np.shape(low), np.shape(high)
     if shapes[0] != shapes[1]:
         raise PtqError(f"{name}: low has shape {shapes[0]} and high {shapes[1]}, expected equal shapes: broadcast one")
@@ -151,6 +152,7 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
         int32; in the last case, the error suggests a larger filter scale.
     """
     name = "quantize_bias"
+    _check_numbers(name, bias=bias, input_scale=input_scale, filter_scale=filter_scale)
     given = bias, input_scale, filter_scale
     shape = np.shape(bias)
     if len(shape) != 1 or np.shape(input_scale) != () or np.shape(filter_scale) not in ((), shape):
@@ -183,6 +185,13 @@ def integer_type(argument: str, dtype: Any, allowed: tuple[str, ...], remedy: st
     if integers is None or integers.name not in allowed:
         raise PtqError(f"{argument} is {integers or repr(dtype)}, expected {' or '.join(allowed)}{remedy}")
     return integers
+
+
+def _check_numbers(name: str, **given: Any) -> None:
+    for argument, x in given.items():
+        dtype = x.dtype if isinstance(x, jax.Array) else np.asarray(x).dtype
+        if not jnp.isdtype(dtype, ("bool", "integral", "real floating")):
+            raise PtqError(f"{name}: {argument} is {x!r:.60}, expected a number or an array of numbers")
 
 
 def _is_known(x: Any) -> bool:

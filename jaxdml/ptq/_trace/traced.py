@@ -44,7 +44,7 @@ class Traced:
 
     def __init__(self, apply: Callable[..., Any], params: Any, signature: Sequence[str] | None = None) -> None:
         self.apply = apply
-        self.params = shapes_of(params)
+        self.params = shapes_of(params, "params")
         self.signature = None if signature is None else tuple(signature)
         self._earlier = ""  # the inputs of the last trace, in words
 
@@ -97,9 +97,16 @@ class Traced:
         return program
 
 
-def shapes_of(tree: Any) -> Any:
-    """Shapes and types of a pytree of arrays."""
-    return jax.tree.map(struct_of, tree)
+def shapes_of(tree: Any, what: str) -> Any:
+    """Shapes and types of a pytree of arrays, which the error calls `what`.
+
+    Raises:
+      PtqError: if a leaf is not an array or a number.
+    """
+    try:
+        return jax.tree.map(struct_of, tree)
+    except TypeError as error:  # JAX raises it for strings and objects
+        raise PtqError(f"{what} is not an array of numbers or a pytree of such arrays: {error}") from error
 
 
 def structs_of(inputs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
@@ -110,10 +117,7 @@ def structs_of(inputs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     """
     if wrong := in_other_byte_order("inputs", inputs):
         raise PtqError(f"{what}: {wrong}")
-    try:
-        return cast(tuple[Any, ...], shapes_of(inputs))
-    except TypeError as error:  # JAX raises it for strings and objects
-        raise PtqError(f"{what} is not an array of numbers or a pytree of such arrays: {error}") from error
+    return cast(tuple[Any, ...], shapes_of(inputs, what))
 
 
 def leaves_of(inputs: Any) -> list[jax.Array]:
