@@ -1,10 +1,11 @@
 """Language models with random weights of few bits, in the form that onnxruntime-genai's model builder writes.
 
 `decoder(Sizes())` is an onnx.ModelProto of a llama-shaped decoder: an embedding, layers of GroupQueryAttention and a
-gated feed-forward network, RMS norms, and a head that gives logits. Its inputs are input_ids int64 [batch, sequence],
-attention_mask int64 [batch, past + sequence], and for each layer past_key_values.<layer>.key and .value float32
-[batch, kv_heads, past, head_size]; its outputs are logits float32 [batch, sequence, vocabulary] and present.<layer>.key
-and .value. `first_inputs` makes the inputs of a prompt, `next_inputs` makes those of one more token from the outputs.
+gated feed-forward network, RMS norms, and a head that gives logits. Options of `Sizes` give it parts of Gemma, Qwen and
+Phi. Its inputs are input_ids int64 [batch, sequence], attention_mask int64 [batch, past + sequence], and for each layer
+past_key_values.<layer>.key and .value float32 [batch, kv_heads, past, head_size]; its outputs are logits float32
+[batch, sequence, vocabulary] and present.<layer>.key and .value. `first_inputs` makes the inputs of a prompt,
+`next_inputs` makes those of one more token from the outputs.
 
     sizes = Sizes(layers=2, accuracy_level=4)
     model = decoder(sizes)
@@ -39,8 +40,13 @@ class Sizes:
       bits, block_size, has_zero_points, accuracy_level: of each MatMulNBits.
       form: "MatMulNBits", or "QDQ" for DequantizeLinear, Transpose and MatMul.
       packed: whether one product computes queries, keys and values.
+      has_biases: whether queries, keys and values have biases, which need `packed=False`; as in Qwen 2.
+      has_head_norms: whether each head of queries and keys has a norm, which needs `packed=False`; as in Qwen 3.
       rotary: "inside" GroupQueryAttention, or "outside" in RotaryEmbedding nodes, which need `packed=False`.
+      rotary_size: how many elements of a head are rotated; 0 means all. Phi rotates some.
       window, softcap: of GroupQueryAttention; -1 and 0 mean none.
+      norm: "rms", or "layer" for LayerNormalization with a bias, as in Phi.
+      has_output_norms: whether what attention and the feed-forward network add has a norm of its own, as in Gemma 2.
       embedding: "floats" for Gather, or "blocks" for GatherBlockQuantized of the head's own weights.
       gate: "silu" as Sigmoid and Mul, or "gelu" as Gelu with tanh, of the gated feed-forward network.
       seed: of the weights.
@@ -60,9 +66,14 @@ class Sizes:
     accuracy_level: int = 0
     form: str = "MatMulNBits"
     packed: bool = True
+    has_biases: bool = False
+    has_head_norms: bool = False
     rotary: str = "inside"
+    rotary_size: int = 0
     window: int = -1
     softcap: float = 0.0
+    norm: str = "rms"
+    has_output_norms: bool = False
     embedding: str = "floats"
     gate: str = "silu"
     seed: int = 0
@@ -103,8 +114,9 @@ class _Builder:
         lengths = self.node("Cast", self.node("Sub", mask_sum, np.array([1])), to=TensorProto.INT32)
         total = self.node("Gather", self.node("Shape", "attention_mask"), np.array(1), axis=0)
         total = self.node("Cast", total, to=TensorProto.INT32)
-        positions = self._positions(total) if sizes.rotary == "outside" else ""
-        angles = np.arange(sizes.positions)[:, None] / 10000 ** (np.arange(0, 1, 2 / sizes.head_size)[None])
+        positions = self._positions(lengths) if sizes.rotary == "outside" else ""
+        turned = sizes.rotary_size or sizes.head_size
+        angles = np.arange(sizes.positions)[:, None] / 10000 ** (np.arange(0, 1, 2 / turned)[None])
         turns = [self.constant(f(angles).astype(np.float32)) for f in (np.cos, np.sin)]
         head = self._weights(sizes.hidden, sizes.vocabulary)
         residual, added = self._embedding(head), ""
@@ -116,9 +128,9 @@ class _Builder:
             inputs += [(name, FLOAT, caches) for name in pasts]
             outputs += [(name, FLOAT, (*caches[:2], "total", caches[3])) for name in presents]
             x, residual = self._norm(residual, added)
-            added = self._attention(x, pasts, presents, lengths, total, turns, positions)
+            added = self._output_norm(self._attention(x, pasts, presents, lengths, total, turns, positions))
             x, residual = self._norm(residual, added)
-            added = self._feed_forward(x)
+            added = self._output_norm(self._feed_forward(x))
         x, _ = self._norm(residual, added)
         self._product(x, head, "logits")
         values = [[helper.make_tensor_value_info(*each) for each in group] for group in (inputs, outputs)]
@@ -143,13 +155,26 @@ class _Builder:
 
     def _norm(self, residual: str, added: str) -> tuple[str, str]:
         """The norm of the sum of `residual` and `added`, and the sum."""
-        scale = self._rng.uniform(0.5, 1.5, self.sizes.hidden).astype(np.float32)
+        is_layer = self.sizes.norm == "layer"
+        constants = [self._rng.uniform(0.5, 1.5, self.sizes.hidden).astype(np.float32)]
+        if is_layer:
+            constants.append(self._rng.normal(size=self.sizes.hidden).astype(np.float32))
+        kind = "LayerNormalization" if is_layer else "SimplifiedLayerNormalization"
         if not added:
-            return self.node("SimplifiedLayerNormalization", residual, scale, axis=-1, epsilon=1e-5), residual
-        results = [self._name(), "", "", self._name()]
-        self._add("SkipSimplifiedLayerNormalization", [residual, added, self.constant(scale)], results, MICROSOFT,
-                  epsilon=1e-5)  # fmt: skip
+            return self.node(kind, residual, *constants, axis=-1, epsilon=1e-5), residual
+        results, inputs = [self._name(), "", "", self._name()], [residual, added, *map(self.constant, constants)]
+        self._add(f"Skip{kind}", inputs, results, MICROSOFT, epsilon=1e-5)
         return results[0], results[3]
+
+    def _output_norm(self, added: str) -> str:
+        return self._norm(added, "")[0] if self.sizes.has_output_norms else added
+
+    def _head_norm(self, x: str, heads: int) -> str:
+        """The RMS norm of each head of x [batch, sequence, heads * head_size]."""
+        scale = self._rng.uniform(0.5, 1.5, self.sizes.head_size).astype(np.float32)
+        x = self.node("Reshape", x, np.array([0, -1, heads, self.sizes.head_size]))
+        x = self.node("SimplifiedLayerNormalization", x, scale, axis=-1, epsilon=1e-6)
+        return self.node("Reshape", x, np.array([0, -1, heads * self.sizes.head_size]))
 
     def _attention(
         self, x: str, pasts: list[str], presents: list[str], lengths: str, total: str, turns: list[str], positions: str
@@ -160,11 +185,17 @@ class _Builder:
             queries = [self._product(x, self._weights(sizes.hidden, width + 2 * kv_width)), "", ""]
         else:
             queries = [self._product(x, self._weights(sizes.hidden, each)) for each in (width, kv_width, kv_width)]
+        if sizes.has_biases:
+            widths = width, kv_width, kv_width
+            biases = [self._rng.normal(size=each).astype(np.float32) for each in widths]
+            queries = [self.node("Add", *each) for each in zip(queries, biases, strict=True)]
+        if sizes.has_head_norms:
+            queries[:2] = map(self._head_norm, queries, (sizes.heads, sizes.kv_heads))
         is_inside = sizes.rotary == "inside"
         if not is_inside:
             queries[:2] = [
                 self.node("RotaryEmbedding", each, positions, *turns, domain=MICROSOFT, num_heads=count,
-                          rotary_embedding_dim=0, interleaved=0)
+                          rotary_embedding_dim=sizes.rotary_size, interleaved=0)
                 for each, count in zip(queries, (sizes.heads, sizes.kv_heads), strict=False)
             ]  # fmt: skip
         result = self._name()
@@ -174,13 +205,11 @@ class _Builder:
         self._add("GroupQueryAttention", inputs, [result, *presents], MICROSOFT, **options)
         return self._product(result, self._weights(width, sizes.hidden))
 
-    def _positions(self, total: str) -> str:
-        """int64 [batch, sequence]: the last positions of the sequence, for rows of equal length."""
-        total = self.node("Cast", total, to=INT64)
-        shape = self.node("Shape", "input_ids")
-        length = self.node("Gather", shape, np.array(1), axis=0)
-        row = self.node("Range", self.node("Sub", total, length), total, np.array(1))
-        return self.node("Expand", self.node("Unsqueeze", row, np.array([0])), shape)
+    def _positions(self, lengths: str) -> str:
+        """int64 [batch, sequence]: the positions of the tokens, of which `lengths` has the last."""
+        length = self.node("Gather", self.node("Shape", "input_ids"), np.array(1), axis=0)
+        row = self.node("Range", self.node("Sub", np.array(1), length), np.array(1), np.array(1))
+        return self.node("Add", self.node("Unsqueeze", self.node("Cast", lengths, to=INT64), np.array([1])), row)
 
     def _feed_forward(self, x: str) -> str:
         sizes = self.sizes

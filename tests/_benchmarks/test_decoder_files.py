@@ -27,6 +27,8 @@ def logits(sizes, steps=3):
 
 @pytest.mark.parametrize("one", [
     {"has_zero_points": True}, {"bits": 8, "window": 3}, {"embedding": "blocks", "gate": "gelu"},
+    {"has_biases": True, "has_head_norms": True, "has_output_norms": True},
+    {"norm": "layer", "head_size": 32, "rotary_size": 16},
 ], ids=str)  # fmt: skip
 def test_forms_of_one_model_compute_the_same(one):
     wanted = logits(Sizes(packed=False, **one))
