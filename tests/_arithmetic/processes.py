@@ -8,9 +8,8 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 
-def run(program, **variables):
+def run(program, *arguments, **variables):
     """Runs a program that can import jaxdml and the modules of these tests; warnings are errors."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])} | variables
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
