@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jaxdml as dml
 from _operators import integer_and_block_cases as others
+from helpers import block_cases
 from helpers.cases import BYTES, Case, convolution_of, data, matrix_multiply_of, scale, types, zero_point
 from helpers.modes import UNOPTIMISED, as_jax, assert_same, stacked, variants
 
@@ -31,7 +32,9 @@ WEIGHTS = {  # the place of an operator's weights among its arguments
     "matrix_multiply_integer_to_float": 3,
     "matrix_multiply_integer": 2,
     "convolution_integer": 2,
+    "matrix_multiply_blocks": 1,
 }
+PREPARED = ("int8", "uint8", "int4", "uint4")  # types of weights that can be prepared
 
 # Cases ---------------------------------------------------------------------------------------------------------------
 
@@ -55,6 +58,17 @@ def product(rng: Any) -> Case:
 def integer_product(rng: Any) -> Case:
     a, _, a_zero_point, b, _, b_zero_point, _, _ = product(rng).arguments
     return Case("matrix_multiply_integer", (a, a_zero_point, b, b_zero_point), {})
+
+
+def product_by_blocks(rng: Any) -> Any:
+    while True:
+        m, k, n = size(rng, 600), size(rng, 3000), size(rng, 1500)
+        if m * k * n < MOST_PRODUCTS // 4:  # of which NumPy computes up to three planes
+            break
+    case = block_cases.any_case(rng, m, n, k)
+    a, *others = case.arguments
+    leading = [(m,), (1, m), (m, 1, 1), () if m == 1 else (m,)][rng.integers(4)]
+    return case._replace(arguments=(a.reshape(*leading, k), *others))
 
 
 def convolution(rng: Any) -> Case:
@@ -123,7 +137,8 @@ def dynamic(rng: Any) -> Case:
 
 
 MAKERS: tuple[Callable[[Any], Case], ...] = (
-    product, product, product, convolution, convolution, convolution, integer_product, integer_convolution,
+    product, product, product, product_by_blocks, product_by_blocks, convolution, convolution, convolution,
+    integer_product, integer_convolution,
     add, quantize, dequantize, dynamic,
     others.to_float, others.pooling, others.quantize, others.dequantize,
 )  # fmt: skip
@@ -151,17 +166,13 @@ def vmapped(case: Case, options: Any) -> Iterator[tuple[Case, Any]]:
 
 
 def prepared(case: Case, options: Any) -> Iterator[tuple[Case, Any]]:
-    at, prepare = preparing(case)
     program = jax.jit(case.call, compiler_options=options)
     for arguments in variants(case, 2):
-        on_device: list[Any] = list(as_jax(arguments))
-        on_device[at] = prepare(on_device[at])
-        yield case._replace(arguments=arguments), program(*on_device)
+        yield case._replace(arguments=arguments), program(*with_prepared(case, as_jax(arguments)))
 
 
 def prepared_inside(case: Case, options: Any) -> Iterator[tuple[Case, Any]]:
-    at, prepare = preparing(case)
-    yield from _under_vmap(case, lambda *all: case.call(*all[:at], prepare(all[at]), *all[at + 1 :]), options)
+    yield from _under_vmap(case, lambda *all: case.call(*with_prepared(case, all)), options)
 
 
 def _under_vmap(case: Case, call: Any, options: Any) -> Iterator[tuple[Case, Any]]:
@@ -172,19 +183,25 @@ def _under_vmap(case: Case, call: Any, options: Any) -> Iterator[tuple[Case, Any
         yield case._replace(arguments=arguments), tuple(one) if isinstance(one, tuple) else one
 
 
-def preparing(case: Case) -> tuple[int, Any]:
-    """The place of the weights, and the function that prepares them."""
+def with_prepared(case: Case, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with prepared weights."""
+    at = WEIGHTS[case.operator]
+    before, weights, after = arguments[:at], arguments[at], arguments[at + 1 :]
+    if case.operator == "matrix_multiply_blocks":
+        b_scale, b_zero_point, bias = after
+        return *before, dml.prepare_matrix_multiply_blocks(weights, b_scale, b_zero_point), None, None, bias
     if "convolution" in case.operator:
-        groups = case.options["group_count"]
-        return WEIGHTS[case.operator], lambda f: dml.prepare_convolution_filter(f, group_count=groups)
-    return WEIGHTS[case.operator], dml.prepare_matrix_multiply_b
+        prepared = dml.prepare_convolution_filter(weights, group_count=case.options["group_count"])
+    else:
+        prepared = dml.prepare_matrix_multiply_b(weights)
+    return *before, prepared, *after
 
 
 def modes(case: Case) -> list[Any]:
     """The modes in which a case can run."""
     at = WEIGHTS.get(case.operator)
-    has_bytes = at is not None and case.arguments[at].dtype.name in ("int8", "uint8")
-    return [eager, jitted, closed_over, vmapped] + [prepared, prepared, prepared_inside] * has_bytes
+    can_prepare = at is not None and case.arguments[at].dtype.name in PREPARED
+    return [eager, jitted, closed_over, vmapped] + [prepared, prepared, prepared_inside] * can_prepare
 
 
 # The campaign --------------------------------------------------------------------------------------------------------

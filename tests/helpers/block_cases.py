@@ -8,6 +8,8 @@ import numpy as np
 import jaxdml as dml
 from jaxdml import reference
 
+SIZES = (16, 32, 64, 128, 256)
+KINDS = ("normal", "wide", "zeros", "ties", "special", "tiny", "huge")  # of the rows of `a`
 LIMITS = {"uint4": (0, 16), "int4": (-8, 8), "uint8": (0, 256), "int8": (-128, 128)}
 PRECISIONS = ("int8", "int15", "int22")
 
@@ -17,6 +19,11 @@ class Case(NamedTuple):
 
     arguments: tuple[Any, ...]
     precision: str
+    operator = "matrix_multiply_blocks"
+
+    @property
+    def options(self):
+        return {"precision": self.precision}
 
     def call(self, *arguments, module=dml):
         *matrices, bias = arguments or self.arguments
@@ -62,10 +69,9 @@ def floats(rng, kind, shape, dtype=np.float32):
 
 def random_case(rng, number):
     """A case of small, odd sizes; `number` cycles through the kinds of types and values."""
-    size, m = int(rng.choice([16, 32, 64, 128, 256])), int(rng.integers(1, 14))
+    size, m = int(rng.choice(SIZES)), int(rng.integers(1, 14))
     n, k = int(rng.integers(1, 150)), int(rng.integers(1, 500))
-    kinds = "normal", "wide", "zeros", "ties", "special", "tiny", "huge"
-    kind, dtype = kinds[number % 7], list(LIMITS)[number % 4]
+    kind, dtype = KINDS[number % 7], list(LIMITS)[number % 4]
     b, scale, zero_point = matrix(
         rng, dtype, (n, k), size, zero_points=number % 3 > 0, scales=[np.float32, np.float16][number // 2 % 2]
     )
@@ -74,3 +80,13 @@ def random_case(rng, number):
     a = floats(rng, kind, (m, k), [np.float32, np.float32, np.float16, jnp.bfloat16][number // 3 % 4])
     bias = rng.normal(size=n).astype(a.dtype) if number % 2 else None
     return Case((a, b, scale, zero_point, bias), PRECISIONS[number // 2 % 3])
+
+
+def any_case(rng, m, n, k):
+    """A case of these sizes, whose types and values are chosen independently."""
+    kind, size, dtype = rng.choice(KINDS), int(rng.choice(SIZES)), rng.choice(list(LIMITS))
+    scales, floats_of_a = rng.choice([np.float32, np.float16]), [np.float32, np.float16, jnp.bfloat16][rng.integers(3)]
+    weights = matrix(rng, dtype, (n, k), size, zero_points=rng.random() < 0.7, scales=scales)
+    a = floats(rng, kind, (m, k), floats_of_a)
+    bias = rng.normal(size=n).astype(np.float32) if rng.random() < 0.5 else None
+    return Case((a, *weights, bias), str(rng.choice(PRECISIONS)))

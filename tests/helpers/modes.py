@@ -25,7 +25,8 @@ def variants(case, count=3):
 
     def other(argument):
         if argument is None or argument.dtype.kind == "f":
-            return argument if argument is None else argument * argument.dtype.type(rng.choice([0.5, 1.0, 1.7]))
+            with np.errstate(over="ignore"):
+                return argument if argument is None else argument * argument.dtype.type(rng.choice([0.5, 1.0, 1.7]))
         return rng.permutation(argument.reshape(-1)).reshape(argument.shape)
 
     return [case.arguments] + [tuple(other(argument) for argument in case.arguments) for _ in range(count - 1)]
