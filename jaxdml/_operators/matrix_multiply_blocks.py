@@ -52,8 +52,10 @@ def matrix_multiply_blocks(
       a: float32, float16 or bfloat16 array [..., K] of rank 1 or more.
       b: uint4, int4, uint8 or int8 array [N, K], or the result of `prepare_matrix_multiply_blocks`.
       b_scale: float32 or float16 array [N, blocks]; None if `b` is prepared, because prepared weights contain their
-        scales. A block has 16, 32, 64, 128 or 256 elements along K, and the last block may have fewer; the block size
-        follows from the shapes.
+        scales. A block has 16, 32, 64, 128 or 256 elements along K, and the last block may have fewer. The block size
+        follows from the shapes: it is the smallest of these sizes for which ceil(K / size) is `blocks`. There are no
+        blocks of 48: with K = 96 and scales [N, 2], the first block has 64 elements, and the last has 32. For two
+        blocks of 48, repeat each scale and zero point three times, which makes six blocks of 16.
       b_zero_point: None, or array of b's type and b_scale's shape. None means 0 for a signed `b`, and the middle of
         its range for an unsigned one (8 or 128).
       bias: None, or float array [N] of a type that `a` may have.
@@ -103,7 +105,8 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
 
     Args:
       b: uint4, int4, uint8 or int8 array [N, K].
-      b_scale: float32 or float16 array [N, blocks], as for `matrix_multiply_blocks`.
+      b_scale: float32 or float16 array [N, blocks], as for `matrix_multiply_blocks`. The block size is a power of two
+        from 16 to 256 and follows from the shapes: with K = 96 and scales [N, 2], blocks have 64 and 32 elements.
       b_zero_point: None, or array of b's type and b_scale's shape.
 
     Returns:

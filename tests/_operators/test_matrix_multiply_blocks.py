@@ -201,6 +201,20 @@ def test_the_largest_products_and_zeros_of_either_sign():
             assert_same_bits(case.call(), case.expected, (dtype, precision, of_a, of_b))
 
 
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_two_blocks_of_96_elements_have_64_and_32(is_prepared):
+    """Blocks of 48 are three blocks of 16 with the same scale, as the docstring says."""
+    rng = np.random.default_rng(6)
+    a, (b, scale, zero_point) = floats(rng, "normal", (2, 96)), matrix(rng, "uint4", (3, 96), 64)
+    for factor, lengths in ((1, [64, 32]), (3, [48, 48])):
+        given = b, np.repeat(scale, factor, 1), np.repeat(zero_point, factor, 1)
+        wide = [np.repeat(x.astype(np.float64), lengths, 1) for x in (scale, zero_point)]
+        right = a @ ((b.astype(np.float64) - wide[1]) * wide[0]).T
+        if is_prepared:
+            given = (dml.prepare_matrix_multiply_blocks(*given),)
+        np.testing.assert_allclose(dml.matrix_multiply_blocks(a, *given), right, rtol=1e-5, atol=1e-6)
+
+
 def test_float64_mode_changes_nothing():
     case = example()
     with jax.enable_x64(True):
