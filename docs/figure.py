@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from generate import AVX2_TIMES, TIMES  # noqa: E402
+from generate import AMX_TIMES, AVX2_TIMES, TIMES  # noqa: E402
 
 from benchmarks.chart import bars  # noqa: E402
 
@@ -22,7 +22,11 @@ CASES = (
     "network, MobileNetV2 shape, 224x224, batch 1",
 )
 FOLDER = ROOT / "docs" / "figures"
-FIGURES = {FOLDER / "times_avx2.svg": AVX2_TIMES, FOLDER / "times_avx512_vnni.svg": TIMES}
+# A GPU has no onnxruntime to compare with, and most times of its calls are overhead.
+FIGURES = {
+    FOLDER / f"times_{name}.svg": results
+    for name, results in {"avx2": AVX2_TIMES, "avx512_vnni": TIMES, "amx": AMX_TIMES}.items()
+}
 
 
 def draw() -> None:
