@@ -1,7 +1,7 @@
 """`python docs/generate.py` writes the parts of README.md and docs/ that come from tables and measurements.
 
 In README.md, docs/performance.md and docs/times/ the tables of times come from the benchmark's results; in
-docs/onnx_operators.md the ONNX operators come from their table; in docs/reference/ each operator's page has its fields
+docs/reference/onnx.md the ONNX operators come from their table; in docs/reference/ each operator's page has its fields
 and its feature levels. Each table is between a mark with its name and an end mark. docs/feature_levels.md and
 docs/reference/index.md are written as a whole.
 """
@@ -29,10 +29,10 @@ from benchmarks import device_times  # noqa: E402
 from benchmarks.tables import ptq_table  # noqa: E402
 
 README, LEVELS = ROOT / "README.md", ROOT / "docs" / "feature_levels.md"
-ONNX_OPERATORS, ONNX_TIMES = ROOT / "docs" / "onnx_operators.md", ROOT / "docs" / "onnx_numerics.md"
 PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "times" / "ptq.md"
 REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
+ONNX_OPERATORS, ONNX_TIMES = REFERENCE / "onnx.md", ROOT / "docs" / "onnx_numerics.md"
 PAGES_OF_OTHERS = (
     "descs", "matrix_multiply_blocks", "weights", "typing", "training", "exact", "kernels", "errors", "onnx", "ptq",
     "dxdispatch", "reference_module",
@@ -168,7 +168,7 @@ def times_page(results: Path, text: str) -> str:
 
 
 def onnx_operators_page(text: str) -> str:
-    """docs/onnx_operators.md with its table between its marks."""
+    """docs/reference/onnx.md with its table between its marks."""
     return _between_marks(text, {"onnx operators": dml.onnx.supported_ops().rstrip()})
 
 
