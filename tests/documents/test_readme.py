@@ -116,6 +116,15 @@ def test_readme_is_short():
     assert len(text.split()) <= 700
 
 
+def test_readme_shows_first_what_a_stranger_asks_first():
+    headings = ["Why exact integers", "Install", "A float network to int8", "One operator", "ONNX in and out"]
+    headings += ["What DirectML is", "The promise, and its limits", "More"]
+    assert re.findall(r"^## (.*)", README, re.M) == headings
+    float_network, _, onnx = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+    assert len([line for line in float_network.splitlines() if line]) == 8
+    assert len(onnx.splitlines()) == 4
+
+
 def test_links_lead_somewhere():
     for path in DOCUMENTS:
         for name, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", path.read_text(encoding="utf-8")):
