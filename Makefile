@@ -53,6 +53,7 @@ bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and la
 docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and build the site in build/docs
 	$(IN_VENV) -m pytest -m 'rare or not rare' tests/documents/test_snippets.py
 	$(MAKE) site
+	$(IN_VENV) -m pytest -m rare tests/documents/test_browse.py
 	$(IN_VENV) docs/browse.py build/docs build/pictures
 
 # SITE=-Dnb_execution_mode=off runs no notebook and shows saved outputs, which tests/documents/test_notebooks.py checks.

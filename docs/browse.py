@@ -1,9 +1,10 @@
 """`python docs/browse.py build/docs FOLDER`: the site in Chromium, on a wide and a narrow screen, light and dark.
 
-It fails if a page is wider than its window or far too long, shows TeX, misses an image, logs an error or requests a
-missing file, or if the search does not find an existing page. It writes screenshots of a few pages to FOLDER. It needs
-the extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or that of `playwright install
-chromium`. Without a Chromium it prints so, and succeeds.
+It fails if a page is wider than its window or far too long, if anything in it scrolls sideways (on a narrow screen,
+anything but code), if a page shows TeX, misses an image, logs an error or requests a missing file, if the first screen
+of the first page does not show how to begin, or if the search does not find an existing page. It writes screenshots of
+a few pages to FOLDER. It needs the extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or
+that of `playwright install chromium`. Without a Chromium it prints so, and succeeds.
 """
 
 import functools
@@ -22,16 +23,23 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 from playwright.sync_api import TimeoutError as WaitedTooLong
 
 WIDTHS = {1440: 900, 390: 844}
-WIDE, LONGEST = 1440, 6000  # pixels; notebooks, references and measurements may be longer
-MAY_BE_LONG = re.compile(r"notebooks/|docs/reference/|benchmarks/|CHANGELOG|genindex|docs/onnx_operators")
+WIDE, LONGEST = 1440, 6000  # pixels
+MAY_BE_LONG = re.compile(r"notebooks/|docs/reference/|CHANGELOG")  # which are read in parts
+# Tables of eight columns, half of them words, which no type that can be read fits into a narrow screen.
+MAY_SCROLL = re.compile(r"benchmarks/results/forgotten_")
+HOME, FIRST = "docs/index.html", 3  # what the demo prints, how to install, and an example
 PICTURED = {"index", "ptq", "onnx", "start", "performance", "reference/quantized_linear_convolution"}
 SEARCHED = {"ReLU6": "recipes/activations", "quantized_linear_convolution": "reference/quantized_linear_convolution"}
 WORDS = "[...document.querySelectorAll('main *:not(code):not(pre):not(script)')].flatMap(x => [...x.childNodes])"
 WORDS += ".filter(x => x.nodeType == 3 && !x.parentElement.closest('code, pre, script')).map(x => x.data).join(' ')"
+# A command such as \alpha or \frac{, a mark such as \( or $$, an index such as _{, or text between dollars. A dollar
+# that ends a word or opens a quotation is one of a regular expression.
+TEX = re.compile(r"\\[a-zA-Z]+|\\[()\[\]{},;!]|\$\$|[_^]\{|(?<!\w)\$[^\s'\"][^$]*\$")
 MISSING_IMAGES = "[...document.images].filter(x => x.complete && !x.naturalWidth).map(x => x.src)"
-SCROLLING = "[...document.querySelectorAll('main table, main pre, main .math')].filter(x => x.offsetWidth"
-SCROLLING += " && (x.scrollWidth > x.clientWidth + 1"
-SCROLLING += " || x.getBoundingClientRect().right > document.documentElement.clientWidth)).length"
+SCROLLING = "ignored => [...document.querySelectorAll('main *')].filter(x => x.offsetWidth && !x.closest(ignored)"
+SCROLLING += " && x.scrollWidth > x.clientWidth + 1 && getComputedStyle(x).overflowX != 'visible')"
+SCROLLING += ".map(x => x.innerText.trim().slice(0, 40).replace(/\\s+/g, ' '))"
+END_OF_CODE = "place => document.querySelectorAll('main pre')[place]?.getBoundingClientRect().bottom ?? Infinity"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -70,13 +78,16 @@ def faults(window: Page, page: str, width: int) -> Iterator[str]:
     wide, tall = window.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
     if wide > width:
         yield f"{page} is {wide} pixels wide in a window of {width}"
+    if width == WIDE or not MAY_SCROLL.search(page):
+        for begin in window.evaluate(SCROLLING, ":not(*)" if width == WIDE else "pre"):
+            yield f"{page} has a box that scrolls sideways in a window of {width}: {begin!r}"
     if width == WIDE:
         if tall > LONGEST and not MAY_BE_LONG.search(page):
             yield f"{page} is {tall} pixels long"
-        if not page.startswith("genindex") and (count := window.evaluate(SCROLLING)):
-            yield f"{count} tables, formulas or code blocks of {page} are wider than their place in a window of {width}"
+        if page == HOME and (end := window.evaluate(END_OF_CODE, FIRST - 1)) > WIDTHS[WIDE]:
+            yield f"{page} begins with {FIRST} blocks of code that end at {end}, below the first {WIDTHS[WIDE]} pixels"
         yield from (f"{page} lacks the image {image}" for image in window.evaluate(MISSING_IMAGES))
-        if found := re.search(r"\\[a-zA-Z]+\{|\$\$", window.evaluate(WORDS)):
+        if found := TEX.search(window.evaluate(WORDS)):
             yield f"{page} shows TeX: {found[0]}"
 
 
@@ -114,9 +125,10 @@ if __name__ == "__main__":
     site, pictures = map(Path, sys.argv[1:])
     with sync_playwright() as play:
         own = play.chromium.executable_path
-        chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or own
-        if "CHROMIUM" in os.environ and not Path(chromium).exists():
-            sys.exit(f"CHROMIUM is {chromium}, and there is no such file")
+        named = os.environ.get("CHROMIUM")
+        chromium = named or shutil.which("chromium") or own
+        if named and not Path(named).exists():
+            sys.exit(f"CHROMIUM is {named}, and there is no such file")
         if not Path(chromium).exists():
             print(f"the site is not looked at: there is no Chromium at {chromium}; install one, or name it by CHROMIUM")
             sys.exit()

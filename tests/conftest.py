@@ -19,8 +19,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-# Sphinx comes with the extra `docs`; `make docs` installs that extra, and runs this file.
-collect_ignore = [] if importlib.util.find_spec("sphinx") else ["documents/test_built_site.py"]
+# Sphinx and playwright come with the extra `docs`; `make docs` installs that extra, and runs these files.
+NEED_DOCS = {"sphinx": "documents/test_built_site.py", "playwright": "documents/test_browse.py"}
+collect_ignore = [file for package, file in NEED_DOCS.items() if not importlib.util.find_spec(package)]
 
 
 @pytest.fixture(params=["x32", "x64"])
