@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import jaxdml as dml
-from _onnx.saved import saved
+from _onnx.saved import run, saved
 from helpers.marks import rest_rarely
 from jaxdml.errors import ModelError
 from jaxdml.onnx._write import types
@@ -75,6 +75,45 @@ def test_inputs_of_types_that_onnx_lacks(tmp_path):
     remedy = "compute what depends on it outside of the function, and make the results inputs"
     pairs = {"key": "key<fry>", "half": "float8_e3m4"}
     assert caught.value.problems == tuple(f"input '{k}': ONNX has no type {v}; {remedy}" for k, v in pairs.items())
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
+def test_random_numbers_of_a_constant_key_are_constants(key, tmp_path):
+    def noisy(y):
+        first, second = jax.random.split(key(0))
+        return y + jax.random.normal(first, y.shape) * jax.random.uniform(second, y.shape)
+
+    model = made(noisy)
+    with pytest.raises(ModelError, match=r"(?s)Write shapes=None .* the primitive random_bits has no counterpart"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    saved(model, tmp_path / "model.onnx", weights="uint8", shapes=None)
+    (received,) = run(tmp_path / "model.onnx", X).values()
+    np.testing.assert_allclose(received, model.apply(model.params, X), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.rare
+def test_keys_are_constants_of_loops(tmp_path):
+    def body(carried, step):
+        key, of_step = jax.random.split(carried[0])
+        return (key, carried[1] + jax.random.normal(jax.random.fold_in(of_step, step), (1, 8))), None
+
+    model = made(lambda y: lax.scan(body, (jax.random.key(0), y), jnp.arange(3))[0][1])
+    saved(model, tmp_path / "model.onnx", weights="uint8")
+    (received,) = run(tmp_path / "model.onnx", X).values()
+    np.testing.assert_allclose(received, model.apply(model.params, X), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.rare
+def test_keys_that_depend_on_data(tmp_path):
+    def noisy(y):
+        chosen = jnp.where(y[0, 0] > 0, jax.random.key(0), jax.random.key(1))
+        return y + jax.random.uniform(chosen, (1, 8))
+
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.save(made(noisy), tmp_path / "model.onnx")
+    reason = "layer 'select_n_1' (select_n): ONNX has no type key<fry>; cut the function there, and save the parts as"
+    assert caught.value.problems[0].startswith(reason)
 
 
 @pytest.mark.rare

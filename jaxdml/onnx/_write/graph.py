@@ -193,7 +193,7 @@ class _Graph:
         ):
             return False
         values = results(node, constants, lambda node, value: None)
-        constants |= dict(zip(node.outputs, map(np.asarray, values), strict=False))
+        constants |= dict(zip(node.outputs, map(_as_constant, values), strict=False))
         grid = self._grid(node)
         if grid is not None:
             self._writer.grids |= dict.fromkeys(node.outputs, grid)
@@ -317,6 +317,11 @@ def _has_known_padding(node: Node) -> bool:
     equation = node.options.get("equation")
     padding = (node.options if equation is None else equation.params).get("padding", ())
     return all(is_known(number) for pair in padding for number in pair)
+
+
+def _as_constant(value: Any) -> Any:
+    """A known value as a NumPy array; NumPy has no random keys, so they stay arrays of JAX."""
+    return value if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else np.asarray(value)
 
 
 def _primitive(node: Node) -> str:

@@ -66,7 +66,7 @@ class Writer:
     Attributes:
       options: how the model is written.
       shapes: maps values of the function to shapes and types; sizes may be symbolic.
-      constants: maps values of the function to arrays, where they are known.
+      constants: maps values of the function to arrays, where they are known; all but random keys are of NumPy.
       grids: maps integers of the function to their scale and zero point.
       numbers: for values of the function with symbolic sizes, the number that all their elements equal.
       steps: the 16-bit integers that tables read; the file has floats equal to integer - zero point in their place.
@@ -109,7 +109,7 @@ class Writer:
         if name in self.numbers:
             return self.numbers[name]
         value = self.constants.get(name)
-        if value is None or not 0 < np.size(value) <= LARGE or (np.size(value) > 1 and (value != value.flat[0]).any()):
+        if not isinstance(value, np.ndarray) or not 0 < np.size(value) <= LARGE or (np.size(value) > 1 and (value != value.flat[0]).any()):
             return None
         return float(value.flat[0])
 
@@ -122,8 +122,13 @@ class Writer:
         return name in self._values and name not in self.constants
 
     def read(self, name: str) -> str:
-        """The name in the file of a value of the function; constants become initializers."""
+        """The name in the file of a value of the function; constants become initializers.
+
+        Raises:
+          CannotWrite: if the value is a constant, and ONNX lacks its type.
+        """
         if name not in self._values:
+            data_type(self.shapes[name].dtype)
             self._values[name] = self.array(self.constants[name], name)
         return self._values[name]
 
