@@ -9,8 +9,9 @@ import pytest
 from jax import lax
 
 import jaxdml as dml
-from _onnx.saved import run, saved
+from _onnx.saved import inputs_of, quantized, run, saved
 from helpers.compare import assert_same_bits
+from helpers.marks import HAS_NATIVE
 from jaxdml.errors import ModelError, PtqError
 
 W = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
@@ -35,13 +36,54 @@ def test_layers_that_one_reason_concerns_share_a_line(tmp_path):
     assert problem.startswith("layers 'a', 'b', 'c' and 2 more (lgamma): the primitive lgamma has no counterpart")
 
 
-def test_functions_that_call_jaxdml(tmp_path):
-    def of_operators(w, x):
-        integers, scale, zero_point = dml.dynamic_quantize_linear(x)
-        return (integers.astype(jnp.float32) - zero_point.astype(jnp.float32)) * scale @ w
+OF_OPERATORS = "it is a call of a jaxdml operator; compute in floats there, and let ptq.quantize choose the integers"
 
-    with pytest.raises(ModelError, match=r"it is part of a call of a jaxdml operator; compute in floats there, and"):
-        dml.onnx.save(made(of_operators), tmp_path / "model.onnx")
+
+@pytest.mark.rare
+def test_calls_of_operators_have_their_names(tmp_path):
+    def apply(w, x):
+        def step(x, _):
+            integers, scale, zero_point = dml.dynamic_quantize_linear(x)
+            with jax.named_scope("head"):
+                return dml.dequantize(integers, scale, zero_point), None
+
+        return lax.scan(step, x @ w, None, 2)[0]
+
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.save(made(apply), tmp_path / "model.onnx")
+    assert caught.value.problems == tuple(
+        f"layers '{layer}/0' and '{layer}/1' ({layer.split('/')[-1]}): {OF_OPERATORS}"
+        for layer in ("dynamic_quantize_linear", "head/dequantize")
+    )
+
+
+@pytest.mark.rare
+@pytest.mark.skipif(not HAS_NATIVE, reason="on XLA's kernels, it is several equations")
+def test_products_by_blocks_have_their_name(tmp_path):
+    blocks = np.ones((8, 8), jnp.int4), np.ones((8, 1), np.float32)
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.save(made(lambda w, x: dml.matrix_multiply_blocks(x @ w, *blocks)), tmp_path / "model.onnx")
+    word = "matrix_multiply_blocks"
+    assert caught.value.problems == (f"layer '{word}' ({word}): {OF_OPERATORS}",)
+
+
+@pytest.mark.rare
+def test_functions_that_call_a_loaded_file(tmp_path):
+    model, x = quantized("CNN"), inputs_of("CNN")
+    saved(model, tmp_path / "model.onnx")
+    loaded = dml.onnx.load(tmp_path / "model.onnx")
+    again = made(lambda w, x: loaded.apply(loaded.params, x)["output"][:, :8] @ w, x=x)
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.save(again, tmp_path / "model.onnx")
+    words = {re.search(r"\((\w+)\): ", each)[1] for each in caught.value.problems if OF_OPERATORS in each}
+    assert {"element_wise_quantize_linear", "quantized_linear_convolution"} <= words
+    assert not {"add", "mul", "cond", "reshape", "select_n"} & words
+    assert not any("the primitive jaxdml_" in each for each in caught.value.problems)
+
+
+def test_functions_that_call_jaxdml(tmp_path):
+    with pytest.raises(ModelError, match=r"'quantize' \(quantize\): it is a call of a jaxdml operator; compute in"):
+        dml.onnx.save(made(lambda w, x: dml.quantize(x @ w, 0.1, np.uint8(0))), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match=r"does; if the function calls jaxdml\.exact, leave that out, and quantize"):
         dml.onnx.save(made(lambda w, x: dml.exact(jax.nn.softmax)(x @ w)), tmp_path / "model.onnx")
     saved(made(lambda w, x: jax.nn.softmax(x @ w), floats="exact"), tmp_path / "model.onnx")

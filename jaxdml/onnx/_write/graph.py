@@ -40,9 +40,9 @@ SIGNED = (
     "values between layers are int8, and no provider multiplies int8 by uint8: write weights='int8', or quantize with "
     "activations=jnp.uint8"
 )
-OWN = "jaxdml_"  # the names of jaxdml's primitives start with it
+OPERAND, KERNEL = "jaxdml_operand", "jaxdml_kernel"  # primitives in calls of jaxdml's operators
 OF_OPERATORS = (
-    "it is part of a call of a jaxdml operator",
+    "it is a call of a jaxdml operator",
     "compute in floats there, and let ptq.quantize choose the integers",
 )
 OF_BITS = (
@@ -87,6 +87,7 @@ class _Graph:
         self._of = dict[str, Node]()  # maps nodes of the file to those of the function
         self._named = set[str]()  # the outputs of the file so far
         self._steps = _read_by_tables(flat)
+        self._calls = _calls(flat.nodes)
 
     def written(
         self, inputs: Sequence[str], outputs: Sequence[str]
@@ -172,15 +173,15 @@ class _Graph:
             self._writer.numbers[node.outputs[0]] = number
 
     def _same(self, node: Node) -> str | None:
-        """The input that a node returns unchanged: x for x - 0, or the case that a select with a known selector
-        chooses; else None.
+        """The input that a node returns unchanged: x for x - 0, the case that a select with a known selector chooses,
+        or a marked operand; else None.
         """
         writer, word = self._writer, _primitive(node)
         which = writer.number(node.inputs[0]) if word == SELECT else None
         case = ""
         if which is not None:
             case = node.inputs[1 + int(which)]
-        elif word == "sub" and writer.number(node.inputs[1]) == 0:
+        elif word == OPERAND or (word == "sub" and writer.number(node.inputs[1]) == 0):
             case = node.inputs[0]
         return case if case and writer.shape(case) == writer.shape(node.outputs[0]) else None
 
@@ -209,6 +210,9 @@ class _Graph:
             writer.steps |= self._steps.intersection(node.outputs)
         start = len(writer.nodes)
         try:
+            if _scope(node) in self._calls:
+                node = node.replace(source=(_scope(node).split("/")[-1],))  # the operator, not one of its equations
+                raise CannotWrite(*OF_OPERATORS)
             made = self._values(node, grid)
         except CannotWrite as reason:
             self._problems.add(node, reason)
@@ -301,6 +305,13 @@ class _Graph:
                 yield helper.make_tensor_value_info(value, data_type(dtype), None)
 
 
+def _calls(nodes: Sequence[Node]) -> set[str]:
+    """The scopes of the calls of jaxdml's operators."""
+    marked = {name for node in nodes if _primitive(node) == OPERAND for name in node.outputs}
+    found = {_scope(node) for node in nodes if _primitive(node) == KERNEL or not marked.isdisjoint(node.inputs)}
+    return found - {""}  # the operators of a loaded file mark their operands outside of any scope
+
+
 def _read_by_tables(flat: Flat) -> set[str]:
     """The 16-bit integers that tables read, and the integers from which movers produce them."""
     found = set[str]()
@@ -330,6 +341,12 @@ def _primitive(node: Node) -> str:
     return "" if equation is None else str(equation.name)
 
 
+def _scope(node: Node) -> str:
+    """The scope of the equation that a node computes; empty if the node is an operator."""
+    equation = node.options.get("equation")
+    return "" if equation is None else str(equation.scope)
+
+
 def _find(node: Node) -> Write:
     """The function that writes a node."""
     equation = node.options.get("equation")
@@ -337,7 +354,7 @@ def _find(node: Node) -> Write:
         return (INTEGERS if node.operator.is_quantized else OPERATORS)[node.operator.name]
     if node.operator.kind == ROUNDING:
         raise CannotWrite(f"this fake_quantize stays in floats: {node.remark}")
-    if equation.name.startswith(OWN):
+    if equation.name == KERNEL:  # of a loaded file
         raise CannotWrite(*OF_OPERATORS)
     if equation.name == "bitcast_convert_type":
         raise CannotWrite(*OF_BITS)

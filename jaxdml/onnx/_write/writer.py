@@ -109,9 +109,9 @@ class Writer:
         if name in self.numbers:
             return self.numbers[name]
         value = self.constants.get(name)
-        if not isinstance(value, np.ndarray) or not 0 < np.size(value) <= LARGE or (np.size(value) > 1 and (value != value.flat[0]).any()):
+        if not isinstance(value, np.ndarray) or not 0 < value.size <= LARGE:
             return None
-        return float(value.flat[0])
+        return float(value.flat[0]) if value.size == 1 or (value == value.flat[0]).all() else None
 
     def bind(self, name: str, value: str) -> None:
         """Records that a value of the function is a value of the file."""
