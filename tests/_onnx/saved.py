@@ -11,6 +11,7 @@ import onnxruntime
 from jax import lax
 
 import jaxdml as dml
+from benchmarks import machine
 
 EXACT = {"session.disable_quant_qdq": "1"}  # no operators are fused across QuantizeLinear
 LEVELS = {name: getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}_ALL") for name in ("DISABLE", "ENABLE")}
@@ -137,6 +138,12 @@ def saved(model, path, form="qdq", **options):
     dml.onnx.save(model, path, form, **options)
     onnx.checker.check_model(str(path), full_check=True)
     return onnx.load(path)
+
+
+@functools.cache
+def has_int8_products():
+    """Whether the processor has int8 dot products, without which onnxruntime's kernels for int8 weights saturate."""
+    return machine.has_int8_products(machine.environment()["instructions"])
 
 
 def kinds(proto):

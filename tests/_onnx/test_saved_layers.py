@@ -7,7 +7,7 @@ import pytest
 from jax import export, lax
 
 import jaxdml as dml
-from _onnx.saved import EXACT, conv, inputs_of, quantized, run, saved
+from _onnx.saved import EXACT, LEVELS, conv, has_int8_products, inputs_of, kinds, quantized, run, saved
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 from jaxdml.errors import PtqError
@@ -54,6 +54,29 @@ def test_layers(way, activations, tmp_path):
     expected = model.apply(model.params, X, IMAGES)
     for name, value in received.items():
         assert_same_bits(value, np.asarray(expected[name]), name)
+
+
+FLOATS = [(form, numerics) for form in ("qdq", "qoperator") for numerics in ("directml", "onnxruntime")]
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("case", FLOATS)
+def test_convolutions_whose_results_are_floats(case, tmp_path):
+    """They become ConvInteger, Cast and Mul, and have the bits of the model at each level."""
+    form, numerics = case
+    bias = DRAW.standard_normal((1, 4, 1, 1)).astype(np.float32)
+    functions = {"plain": lambda p, x: conv(x, p["image"]), "biased": lambda p, x: conv(x, p["image"]) + bias}
+    for name, function in functions.items():
+        model = dml.ptq.quantize(function, P, [IMAGES], numerics=numerics, progress=False)
+        expected = np.asarray(model.apply(model.params, IMAGES))
+        for weights in ("uint8", "int8") if has_int8_products() else ("uint8",):
+            found = kinds(saved(model, tmp_path / "model.onnx", form, weights=weights))
+            assert found == {"QuantizeLinear", "ConvInteger", "Cast", "Mul"} | ({"Add"} if name == "biased" else set())
+            for level in LEVELS:
+                (received,) = run(tmp_path / "model.onnx", IMAGES, level=level).values()
+                assert_same_bits(received, expected, f"{name} {weights} {level}")
+            loaded = dml.onnx.load(tmp_path / "model.onnx", numerics=numerics)
+            assert_same_bits(loaded.apply(loaded.params, IMAGES)["output"], expected)
 
 
 @pytest.mark.rare

@@ -13,7 +13,8 @@ import jaxdml as dml
 from _onnx import reports
 from _onnx import saved as small
 from _onnx.others import OTHERS, other
-from _onnx.saved import EXACT, LEVELS, run, saved
+from _onnx.saved import EXACT, LEVELS, has_int8_products, run, saved
+from _onnx.test_saved_for_directml import not_registered
 from _ptq.layers import BatchNorm, Weights, conv, dense, measured
 from _ptq.models import Model, normal_inputs
 from _ptq.quantized import batches_for, decibels, network
@@ -122,7 +123,11 @@ def test_outputs_are_those_of_apply(name, way, tmp_path):
     for level in levels:
         (received,) = run(path, *inputs, level=level, **entries).values()
         assert_same_bits(received, expected, level)
-    saved(model, path, form, tables="gather")
+    proto = saved(model, path, form, tables="gather")
+    assert not_registered(proto) == []
+    for level in levels if has_int8_products() else ():
+        (received,) = run(path, *inputs, level=level, **entries).values()
+        assert_same_bits(received, expected, level)
     (received,) = run(path, *inputs, **entries, **{"session.x64quantprecision": "1"}).values()
     assert_same_bits(received, expected)
     loaded = dml.onnx.load(path, numerics=numerics)
@@ -183,7 +188,7 @@ WITH_FLOATS = ("MLP", "MobileNetV3", "block", "transformer", "scanned transforme
 def test_functions_of_floats_are_at_most_one_step_away(name, form, tmp_path):
     model, inputs, path = quantized(name, numerics="onnxruntime"), inputs_of(name), tmp_path / "model.onnx"
     expected = applied(model, inputs)
-    saved(model, path, form, weights="uint8")
+    assert not_registered(saved(model, path, form, weights="uint8")) == []
     (received,) = run(path, *inputs).values()
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path, numerics="onnxruntime")

@@ -98,7 +98,11 @@ def test_keys_are_constants_of_loops(tmp_path):
         key, of_step = jax.random.split(carried[0])
         return (key, carried[1] + jax.random.normal(jax.random.fold_in(of_step, step), (1, 8))), None
 
-    model = made(lambda y: lax.scan(body, (jax.random.key(0), y), jnp.arange(3))[0][1])
+    def apply(y):
+        keys = jax.random.split(jax.random.key(0), (1, 2)).reshape(2)
+        return lax.scan(body, (keys[0], y), jnp.arange(3))[0][1]
+
+    model = made(apply)
     saved(model, tmp_path / "model.onnx", weights="uint8")
     (received,) = run(tmp_path / "model.onnx", X).values()
     np.testing.assert_allclose(received, model.apply(model.params, X), rtol=1e-5, atol=1e-5)
