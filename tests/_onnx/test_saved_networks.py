@@ -219,7 +219,32 @@ def test_networks_of_the_zoo(name, batch, tmp_path):
     assert all(distance <= (word in (QUANTIZE.name, "table")) for word, distance in apart.items()), apart
 
 
+def products_apart(model, path, inputs, **entries):
+    """How far each float product that onnxruntime computes is from jaxdml's product of the same data.
+
+    Returns:
+      The greatest distances, each divided by the greatest element; by the kind of the product.
+    """
+    flat, proto, leaves = model.flat(*inputs), onnx.load(path), jax.tree.leaves(inputs)
+    products = [node for node in flat.nodes if node.operator.name in ("dynamic", "dot_of_blocks")]
+    data = {name for node in products for name in (*node.inputs, *node.outputs)} - {"", *flat.constants}
+    computed = {name for node in proto.graph.node for name in node.output}
+    in_file = {name: f"{name}_1" if f"{name}_1" in computed else name for name in data}  # a node may have the name
+    shown = {*in_file.values()} - {output.name for output in proto.graph.output}
+    float32 = onnx.TensorProto.FLOAT
+    proto.graph.output.extend(onnx.helper.make_tensor_value_info(name, float32, None) for name in shown)
+    onnx.save(proto, path)
+    received, apart = run(path, *leaves, **entries), {}
+    for node in products:
+        given = {name: jnp.asarray(received[in_file[name]]) for name in node.inputs if name in data}
+        (ours,) = results(node, {**flat.constants, **given}, lambda node, value: None)
+        distance = np.abs(ours - received[in_file[node.outputs[0]]]).max() / np.abs(ours).max()
+        apart.setdefault(node.operator.name, []).append(float(distance))
+    return apart
+
+
 PRODUCTS = {"dynamic": {"products": "dynamic"}, "4 bits": {"weights": jnp.int4, "block_size": 32}}
+NOT_ROUNDED = {"session.qdq_matmulnbits_accuracy_level": "0"}  # onnxruntime rounds no floats to int8
 
 
 @pytest.mark.parametrize("products", PRODUCTS)
@@ -228,11 +253,26 @@ def test_other_products_of_transformers(name, products, tmp_path):
     model, inputs, path = quantized(name, **PRODUCTS[products]), inputs_of(name), tmp_path / "model.onnx"
     expected = applied(model, inputs)
     saved(model, path, weights="uint8")
-    (received,) = run(path, *inputs, **{"session.qdq_matmulnbits_accuracy_level": "0"}).values()
+    (received,) = run(path, *inputs, **NOT_ROUNDED).values()
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path)
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
     assert reports.of_file(loaded, model) == reports.of_function(model)
+    apart = products_apart(model, path, inputs, **NOT_ROUNDED)
+    counts = {kind: len(each) for kind, each in apart.items()}
+    blocks = 2 if "scanned" in name else 1
+    assert counts == ({"dynamic": 6 * blocks} if products == "dynamic" else {"dot_of_blocks": 4 * blocks})
+    assert max(apart.get("dynamic", [0])) == 0
+    assert max(apart.get("dot_of_blocks", [0])) < 1e-6
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
+def test_a_loaded_product_has_the_bits_of_apply(products, tmp_path):
+    w, x = (np.random.default_rng(i).standard_normal(shape, np.float32) for i, shape in enumerate(((64, 8), (99, 64))))
+    model = dml.ptq.quantize(lambda w, x: x @ w, w, [x], progress=False, **PRODUCTS[products])
+    saved(model, tmp_path / "model.onnx", weights="uint8")
+    loaded = dml.onnx.load(tmp_path / "model.onnx")
+    assert_same_bits(loaded.apply(loaded.params, x)["output"], model.apply(model.params, x))
 
 
 def test_a_dynamic_product_is_exact(tmp_path):
