@@ -129,6 +129,14 @@ def test_a_scale_of_rows_is_no_part_of_a_layer_normalization(tmp_path):
     assert (found["LayerNormalization"], found["Mul"]) == (1, 2)  # one of the products belongs to the dense layer
 
 
+def test_groups_are_normalized_layers_if_they_are_the_last_axes(tmp_path):
+    """flax normalizes groups of channels that are last, together with axes before them."""
+    groups = {"equinox": jax.vmap(eqx.nn.GroupNorm(4, WIDTH)), "linen": of_linen(linen.GroupNorm(4))}
+    found = written(groups, tmp_path / "model.onnx")
+    assert (found["LayerNormalization"], found["Sqrt"]) == (1, 1)
+    assert "GroupNormalization" not in found
+
+
 def test_root_mean_squares_are_joined_by_onnxruntime(tmp_path):
     found = written(ROOT, tmp_path / "model.onnx")
     assert (found["Pow"], found["ReduceMean"]) == (len(ROOT), len(ROOT))
