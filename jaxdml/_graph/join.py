@@ -4,15 +4,15 @@ A hard swish between dequantize and quantize nodes is such a function, and so is
 of the same tensor. The entries are the results of the nodes for every integer, so the bits stay the same.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.evaluate import check_fits_32_bits, evaluate
 from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml._graph.grids import BYTES
 
@@ -85,13 +85,17 @@ def _table(graph: Graph, last: Node, function: _Function, look_up: LookUp) -> No
         values = {**graph.constants, function.of: x}
         return evaluate(nodes, values)[last.outputs[0]]
 
-    operator = Operator("table", partial(_entries, compute, look_up), is_quantized=True)
+    program, numbers = _program(nodes, function.of, graph.constants)
+    entries = partial(_entries, compute, partial(_evaluated, program, numbers), look_up)
     source = tuple(word for node in nodes for word in node.source or (node.operator.name,))
+    operator = Operator("table", entries, is_quantized=True)
     return last.replace(operator=operator, inputs=(function.of,), outputs=last.outputs[:1], options={}, source=source)
 
 
-def _entries(compute: Callable[[Array], Array], look_up: LookUp, x: Array) -> Array:
-    """compute(x), using a table if x has 8 bits. The table is a constant of the program.
+def _entries(
+    compute: Callable[[Array], Array], compute_all: Callable[[Array], Array], look_up: LookUp, x: Array
+) -> Array:  # fmt: skip
+    """compute(x), using a table if x has 8 bits. `compute_all` gives the table, which is a constant of the program.
 
     There is no table if the result does not have 8 bits, or if a constant of higher rank than x, such as one of shape
     [1, 1, 1], raises the rank of the result.
@@ -100,7 +104,66 @@ def _entries(compute: Callable[[Array], Array], look_up: LookUp, x: Array) -> Ar
         return compute(x)
     limits = np.iinfo(x.dtype)
     with jax.ensure_compile_time_eval():
-        every = jnp.arange(limits.min, limits.max + 1, dtype=x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-        table = compute(every)
-    is_alike = table.shape == every.shape and table.dtype in BYTES
+        table = compute_all(np.arange(limits.min, limits.max + 1, dtype=x.dtype).reshape((1,) * (x.ndim - 1) + (-1,)))
+    is_alike = table.size == 256 == table.shape[-1] and table.ndim == x.ndim and table.dtype in BYTES
     return look_up(x, table.reshape(-1)) if is_alike else compute(x)
+
+
+# Programs that compute tables ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Program:
+    """Nodes of a function, whose values have canonical names. Equal programs are compiled once for all their tables.
+
+    Attributes:
+      key: what determines the results; programs with equal keys are equal.
+      nodes: the nodes, in topological order; the first value is the argument, and the last output the result.
+      constants: the values that the nodes need to know while JAX traces.
+    """
+
+    key: tuple[Any, ...]
+    nodes: tuple[Node, ...] = field(compare=False)
+    constants: Mapping[str, np.ndarray] = field(compare=False)
+
+
+def _program(
+    nodes: Iterable[Node], argument: str, constants: Mapping[str, np.ndarray]
+) -> tuple[_Program, dict[str, np.ndarray]]:  # fmt: skip
+    """The program of the nodes, and its numbers, such as scales, keyed by canonical name."""
+    names = {argument: _ARGUMENT}
+
+    def named(values: Iterable[str]) -> tuple[str, ...]:
+        return tuple(value and names.setdefault(value, str(len(names))) for value in values)
+
+    renamed = tuple(node.replace(inputs=named(node.inputs), outputs=named(node.outputs)) for node in nodes)
+    numbers = {name: constants[value] for value, name in names.items() if value in constants}
+    for value in names.keys() & constants.keys():
+        check_fits_32_bits(value, constants[value])
+    seen = {place for node in renamed for place in _seen(node)}
+    known = {name: numbers.pop(name) for name in sorted(seen & numbers.keys())}
+    key = (
+        *((id(node.operator), node.inputs, node.outputs, *map(_option, node.options.items())) for node in renamed),
+        *((name, value.dtype, value.shape, value.tobytes()) for name, value in known.items()),
+    )
+    return _Program(key, renamed, known), numbers
+
+
+_ARGUMENT = "0"
+
+
+def _seen(node: Node) -> Iterator[str]:
+    """The inputs whose values the operator may look at."""
+    return (name for place in (*node.operator.known, *node.operator.fixed) for name in node.inputs[place:][:1])
+
+
+def _option(option: tuple[str, Any]) -> tuple[Any, ...]:
+    """What identifies an option. The program keeps the nodes, so that no other value takes the identity."""
+    name, value = option
+    return name, repr(value) if isinstance(value, bool | int | float | str) else id(value)
+
+
+@partial(jax.jit, static_argnums=0)
+def _evaluated(program: _Program, numbers: dict[str, Array], x: Array) -> Array:
+    values = evaluate(program.nodes, {**program.constants, **numbers, _ARGUMENT: x})
+    return values[program.nodes[-1].outputs[0]]

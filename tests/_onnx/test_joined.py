@@ -10,10 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml as dml
 from helpers.compare import assert_same_bits
+from helpers.compilations import compiled_programs
 from helpers.marks import on_both_kernels
 from helpers.native_calls import needs_native
 from jaxdml._graph.join import joined
 from jaxdml._quantized.onnxruntime.lookup import looked_up
+from jaxdml.errors import ModelError
 
 TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "uint16": TensorProto.UINT16}
 SHAPE = 2, 3, 5, 5
@@ -82,6 +84,50 @@ def test_a_table_has_the_bits_of_onnxruntime(name, dtype):
     x = images(dtype)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     assert_same_bits(model.apply(model.params, x)["y"], session.run(None, {"x": x})[0])
+
+
+def computed(proto, model):
+    """The outputs, after they were compared with onnxruntime's."""
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    made = model.apply(model.params, images("uint8"))["y"]
+    assert_same_bits(made, session.run(None, {"x": images("uint8")})[0])
+    return np.asarray(made)
+
+
+def test_tables_of_one_function_share_a_program(caplog):
+    """The scales, zero points and bounds are its arguments."""
+
+    def clipped(scale, high):
+        nodes = [BETWEEN[0], ("Clip", "f zero high", "c"), ("HardSwish", "c", "h"), BETWEEN[1]]
+        return loaded(nodes, zero=np.float32(0), high=np.float32(high), t=np.float32(scale))
+
+    pairs = [clipped(0.01 * (1 + i), 1 + i) for i in range(4)]
+    programs = []
+    for _, model in pairs:
+        with compiled_programs(caplog) as found:
+            jax.jit(model.apply).trace(model.params, images("uint8"))
+        programs.append(len(found))
+    assert programs[0] > 0
+    assert programs[1:] == [0, 0, 0]
+    assert len({computed(*pair).tobytes() for pair in pairs}) == 4
+
+
+def test_other_functions_are_other_programs():
+    alphas = 1 / 6, np.nextafter(np.float32(1 / 6), np.float32(1)).item(), 0.25
+    pairs = [loaded([BETWEEN[0], ("HardSigmoid", "f", "h", {"alpha": each}), BETWEEN[1]]) for each in alphas]
+    first, _, last = (computed(*pair) for pair in pairs)
+    assert (first != last).any()
+    swapped = [("Sub", "f three", "a"), ("Sub", "three f", "a")]
+    one, other = (
+        computed(*loaded([BETWEEN[0], each, ("HardSwish", "a", "h"), BETWEEN[1]], **NUMBERS)) for each in swapped
+    )
+    assert (one != other).any()
+
+
+def test_a_number_of_more_than_32_bits_is_refused():
+    _, model = loaded([BETWEEN[0], ("Mul", "f big", "h"), BETWEEN[1]], big=np.int64(2**40))
+    with pytest.raises(ModelError, match="tensor 'big' has integers of more than 32 bits"):
+        model.apply(model.params, images("uint8"))
 
 
 @needs_native
