@@ -18,6 +18,7 @@ from jaxdml._arithmetic import native, rounding
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
 from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.layouts import Filter
+from jaxdml._arithmetic.packing import Waiting
 from jaxdml._arithmetic.platforms import arrange_filter, dot_in_floats, fits_floats, int8_conv, int8_dot
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
@@ -149,7 +150,10 @@ def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> P
 
 
 def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` of a NumPy array. For XLA's kernels, NumPy arranges the array, so nothing is compiled."""
+    """`prepare_matrix` of a NumPy array, without compilation: for XLA's kernels, NumPy arranges the array.
+
+    For native kernels, the array waits for `packing.packed`.
+    """
     return _on_device(PreparedMatrix.of(b))
 
 
@@ -160,10 +164,9 @@ def prepare_numpy_filter(filter: np.ndarray, group_count: int) -> PreparedFilter
 
 def _on_device[P: (PreparedMatrix, PreparedFilter)](prepared: P) -> P:
     """A copy of NumPy data on the default device. `jnp.asarray` would compile a program for the copy."""
-    data = prepared.data
-    return dataclasses.replace(
-        prepared, data=data if isinstance(data, jax.Array) else jax.device_put(np.array(data, order="C"))
-    )
+    if isinstance(prepared.data, Waiting):
+        return prepared
+    return dataclasses.replace(prepared, data=jax.device_put(np.array(prepared.data, order="C")))
 
 
 def _unfolded(x: Any) -> Any:

@@ -1,6 +1,8 @@
 """Weights packed for native kernels."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,6 +44,65 @@ def packed_filter_size(shape: Sequence[int], group_count: int) -> int:
     """The size of a packed filter [O, C / groups, *kernel] in bytes; needs the library."""
     outputs, channels, *kernel = shape
     return int(library().filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count))
+
+
+# Programs for many weights -------------------------------------------------------------------------------------------
+
+MOST_BYTES, LEAST_BYTES = 2**26, 2**20  # of the weights of one program; each counts for the least at least
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Waiting:
+    """Weights that wait for `packed`: the leaf of prepared weights that are not packed yet.
+
+    Attributes:
+      array: [..., K, N], or [O, C / groups, *kernel].
+      group_count: the number of groups of a filter; None for a matrix.
+    """
+
+    array: np.ndarray
+    group_count: int | None = None
+
+
+def packed[T](tree: T, check_time: Callable[[], None] = lambda: None) -> T:
+    """Packs all leaves that wait. XLA compiles a program for each call of a kernel, and here one for many calls.
+
+    Args:
+      tree: a pytree.
+      check_time: called between programs; raises if time is up.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Waiting)]
+    for chunk in _chunks(places, leaves):
+        check_time()
+        counts = tuple(leaves[place].group_count for place in chunk)
+        for place, data in zip(chunk, _packed(counts, [leaves[place].array for place in chunk]), strict=True):
+            leaves[place] = data
+    whole: T = jax.tree.unflatten(structure, leaves)
+    return whole
+
+
+def _chunks(places: Sequence[int], leaves: Sequence[Any]) -> Iterator[list[int]]:
+    chunk, size = list[int](), 0
+    for place in places:
+        size += max(leaves[place].array.nbytes, LEAST_BYTES)
+        if chunk and size > MOST_BYTES:
+            yield chunk
+            chunk, size = [], max(leaves[place].array.nbytes, LEAST_BYTES)
+        chunk.append(place)
+    if chunk:
+        yield chunk
+
+
+@partial(jax.jit, static_argnums=0)
+def _packed(group_counts: tuple[int | None, ...], arrays: list[Array]) -> list[Array]:
+    return [
+        packed_matrix(array) if count is None else packed_filter(array, count)
+        for count, array in zip(group_counts, arrays, strict=True)
+    ]
+
+
+# Kernels -------------------------------------------------------------------------------------------------------------
 
 
 def _pack_matrix(b: Array, *, layout: str, size: int, leading: int) -> Array:

@@ -23,6 +23,8 @@ from jaxdml._arithmetic.int8 import signed, unsigned
 from jaxdml._arithmetic.kernel_library import library
 from jaxdml._arithmetic.layouts import Filter, in_layout
 from jaxdml._arithmetic.packing import (
+    Waiting,
+    packed,
     packed_filter,
     packed_filter_size,
     packed_layout,
@@ -119,9 +121,9 @@ class Prepared(abc.ABC):
     def __setstate__(self, _: str) -> None:
         if library() is None or not self.is_consistent:
             return
-        packed = self._prepared(np.asarray(self.array), True)
-        for field in dataclasses.fields(packed):
-            object.__setattr__(self, field.name, getattr(packed, field.name))
+        prepared = packed(self._prepared(np.asarray(self.array), True))
+        for field in dataclasses.fields(prepared):
+            object.__setattr__(self, field.name, getattr(prepared, field.name))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Without this method, NumPy would make an object array, and `np.load` rejects files of such arrays."""
@@ -146,9 +148,13 @@ class PreparedMatrix(Prepared):
 
     @classmethod
     def of(cls, b: Any, is_packed: bool = True) -> Self:
-        """8-bit [..., K, N], packed if native kernels are in use, is_packed, and sizes are known; else arranged."""
+        """8-bit [..., K, N], packed if native kernels are in use, is_packed, and sizes are known; else arranged.
+
+        A NumPy array is not packed yet; `packing.packed` packs many of them in one program.
+        """
         if is_packed and library() is not None and all(isinstance(size, int) for size in b.shape[-2:]):
-            return cls(packed_matrix(b), np.dtype(b.dtype), packed_layout(), b.shape[-2:])
+            data: Any = Waiting(b) if isinstance(b, np.ndarray) else packed_matrix(b)
+            return cls(data, np.dtype(b.dtype), packed_layout(), b.shape[-2:])
         values, layout = arrange_matrix(signed(b))
         return cls(unsigned(values, b.dtype), np.dtype(b.dtype), layout)
 
@@ -201,10 +207,14 @@ class PreparedFilter(Prepared):
 
     @classmethod
     def of(cls, filter: Any, group_count: int, is_packed: bool = True) -> Self:
-        """8-bit [O, C / groups, *kernel], packed if native kernels are in use and is_packed."""
+        """8-bit [O, C / groups, *kernel], packed if native kernels are in use and is_packed.
+
+        A NumPy array is not packed yet; `packing.packed` packs many of them in one program.
+        """
         if is_packed and library() is not None:
-            packed = packed_filter(filter, group_count)
-            return cls(packed, np.dtype(filter.dtype), packed_layout(), (group_count, *filter.shape))
+            waits = isinstance(filter, np.ndarray)
+            data: Any = Waiting(filter, group_count) if waits else packed_filter(filter, group_count)
+            return cls(data, np.dtype(filter.dtype), packed_layout(), (group_count, *filter.shape))
         values, layout = arrange_filter(signed(filter), group_count)
         return cls(unsigned(values, filter.dtype), np.dtype(filter.dtype), layout)
 

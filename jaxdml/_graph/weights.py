@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdml._arithmetic.packing import packed
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._graph.evaluate import check_fits_32_bits, described
 from jaxdml._graph.graph import Graph, Names, Node
@@ -56,7 +57,7 @@ def with_weights(
             check_time()
             params[name] = known[name] if name in known else _as_array(name, value)
     kept = {name: value for name, value in graph.constants.items() if name in staying}
-    return graph.replace(nodes=tuple(nodes), constants=kept), params
+    return graph.replace(nodes=tuple(nodes), constants=kept), packed(params, check_time)
 
 
 def _repacked(

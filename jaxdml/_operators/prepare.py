@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jaxdml._arithmetic import contractions
+from jaxdml._arithmetic.packing import packed
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._directml.desc import Slot, fields_of, page_name
 from jaxdml._directml.feature_levels import FeatureLevel
@@ -43,11 +44,7 @@ def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
-    with raising_as(prepare_matrix_multiply_b.__name__):
-        b = _validated("quantized_linear_matrix_multiply", "b", b)
-    if isinstance(b, np.ndarray):
-        return contractions.prepare_numpy_matrix(b)
-    return _matrix(b, _is_on_one_device(b))
+    return packed(waiting_matrix(b))
 
 
 @api_boundary
@@ -75,6 +72,20 @@ def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> Prepar
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
+    return packed(waiting_filter(filter, group_count))
+
+
+def waiting_matrix(b: Array) -> PreparedMatrix:
+    """`prepare_matrix_multiply_b`, but a NumPy array waits for `packed`."""
+    with raising_as(prepare_matrix_multiply_b.__name__):
+        b = _validated("quantized_linear_matrix_multiply", "b", b)
+    if isinstance(b, np.ndarray):
+        return contractions.prepare_numpy_matrix(b)
+    return _matrix(b, _is_on_one_device(b))
+
+
+def waiting_filter(filter: Array, group_count: int) -> PreparedFilter:
+    """`prepare_convolution_filter`, but a NumPy array waits for `packed`."""
     operator = "quantized_linear_convolution"
     with raising_as(prepare_convolution_filter.__name__):
         filter = _validated(operator, "filter", filter)

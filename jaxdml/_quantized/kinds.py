@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdml._graph.graph import Operator
 from jaxdml._graph.grids import BYTES
-from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
+from jaxdml._operators.prepare import waiting_filter, waiting_matrix
 from jaxdml._quantized import blocks, directml
 from jaxdml._quantized.onnxruntime import nbits
 from jaxdml._quantized.onnxruntime.add import qlinear_add
@@ -27,19 +27,19 @@ def prepared_filter(w: np.ndarray, options: Mapping[str, Any]) -> Any:
     groups = options.get("group_count", 1)
     if w.dtype not in BYTES or w.ndim not in (3, 4) or w.size == 0 or groups < 1 or w.shape[0] % groups:
         return w
-    return prepare_convolution_filter(w, group_count=groups)
+    return waiting_filter(w, groups)
 
 
 def prepared_matrix(b: np.ndarray, options: Mapping[str, Any]) -> Any:
     """The prepared matrix, or the matrix itself if its type or shape cannot be prepared."""
     if b.dtype not in BYTES or b.ndim != 2 or b.size == 0:
         return b
-    return prepare_matrix_multiply_b(b.T if options.get("trans_b") else b)
+    return waiting_matrix(b.T if options.get("trans_b") else b)
 
 
 def prepared_matrices(b: np.ndarray, options: Mapping[str, Any]) -> Any:
     """The prepared matrices of an array of rank 3, or the array itself if its type or shape cannot be prepared."""
-    return prepare_matrix_multiply_b(b) if b.dtype in BYTES and b.ndim == 3 and b.size else b
+    return waiting_matrix(b) if b.dtype in BYTES and b.ndim == 3 and b.size else b
 
 
 Prepare = Mapping[tuple[int, ...], Callable[..., Any]]
