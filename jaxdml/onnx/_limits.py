@@ -51,6 +51,10 @@ class Limits:
         return f"more than the limit of {getattr(self, field)}; for a file you trust, set Limits({field}=...)"
 
 
+class OutOfTimeError(ModelError):
+    """The time to load a model is up."""
+
+
 class Budget:
     """The time and the memory that one call of `load` may still use.
 
@@ -71,10 +75,10 @@ class Budget:
         self._spent = lambda: before + time.thread_time()
 
     def check_time(self) -> None:
-        """Raises ModelError if the time is up."""
+        """Raises OutOfTimeError if the time is up."""
         most = self.limits.seconds
         if self._spent() - self._start > most or time.monotonic() - self._start > MOST_WALL_CLOCK * most:
-            raise ModelError(f"loading the model takes too long: {self.limits.exceeded('seconds')}")
+            raise OutOfTimeError(f"loading the model takes too long: {self.limits.exceeded('seconds')}")
 
     def check_result(self, node: Node, value: Any) -> None:
         """Counts the memory of a folded result; raises ModelError if a limit is exceeded."""
@@ -103,18 +107,25 @@ def limited_by(limits: Limits) -> Iterator[None]:
         _LIMITS.reset(token)
 
 
-def check_size(shape: tuple[Any, ...], dtype: Any) -> None:
+def check_size(shape: tuple[Any, ...], dtype: Any, count: int = 1) -> None:
     """Checks a result before it is computed, because a tiny file may describe a tensor larger than the memory.
 
+    Args:
+      shape: the shape of the result.
+      dtype: its type.
+      count: how many arrays of this size are in memory at once while the result is computed.
+
     Raises:
-      ModelError: if the shape has a negative dimension, or the result would exceed `Limits.tensor_bytes`.
+      ModelError: if the shape has a negative dimension, or the arrays would exceed `Limits.tensor_bytes`.
     """
     sizes = [size for size in shape if isinstance(size, int)]  # all other dimensions are symbolic
     if any(size < 0 for size in sizes):
         raise ModelError(f"shape {shape} has a negative dimension")
-    size, limits = math.prod(sizes) * np.dtype(dtype).itemsize, _LIMITS.get()
+    size, limits = math.prod(sizes) * np.dtype(dtype).itemsize * count, _LIMITS.get()
     if size > limits.tensor_bytes:
-        raise ModelError(f"its result of shape {shape} has {size} bytes, {limits.exceeded('tensor_bytes')}")
+        what = "its result" if count == 1 else f"{count} arrays, which it needs for a result"
+        have = "has" if count == 1 else "have"
+        raise ModelError(f"{what} of shape {shape} {have} {size} bytes, {limits.exceeded('tensor_bytes')}")
 
 
 def check_result(node: Node, value: Any) -> None:

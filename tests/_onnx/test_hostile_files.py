@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -13,7 +14,19 @@ from onnx import TensorProto
 
 from _onnx.mutated_models import models
 from helpers.compare import assert_same_values
-from helpers.hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
+from helpers.hostile_models import (
+    FLOAT,
+    bombs,
+    chain,
+    constant,
+    model,
+    nested_ifs,
+    node,
+    refused,
+    relu,
+    resize,
+    with_tensor,
+)
 from helpers.platforms import posix, symlink
 from jaxdml.errors import ModelError
 from jaxdml.onnx import Limits, _limits, load
@@ -187,6 +200,20 @@ def test_bombs(name):
     assert "bytes" in text
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 860, 860), (740_000,), (2, 91, 91, 46)])
+def test_steps_of_a_folded_resize_fit_the_limit_of_its_result(sizes):
+    """NumPy's arrays are counted by tracemalloc; the test of bombs shows that slightly larger results are refused."""
+    data = resize(sizes).SerializeToString()
+    load(data, limits=SMALL)  # imports what it needs
+    tracemalloc.start()
+    try:
+        assert load(data, limits=SMALL).operators == ()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < SMALL.tensor_bytes
+
+
 def test_limits():
     many = model(chain("Relu", 20))
     refused(many, "20 nodes", "limit of 19", "Limits(nodes=...)", limits=Limits(nodes=19))
@@ -232,6 +259,15 @@ def test_what_other_programs_compute_is_not_counted(monkeypatch):
     clock.wall += 11
     with pytest.raises(ModelError, match="limit of 10"):
         budget.check_time()
+
+
+def test_time_is_up_inside_a_branch(monkeypatch):
+    """The limit of the time ends the load at once, and is not one of many problems."""
+    ifs = nested_ifs(6)
+    assert len(load(ifs).nodes) == 2**7 - 1
+    monkeypatch.setattr(_limits, "time", Clock(step=1))
+    text = refused(ifs, "takes too long: more than the limit of 60", limits=Limits(seconds=60))
+    assert len(text.splitlines()) == 1
 
 
 def test_a_busy_machine_loads_what_an_idle_one_loads(monkeypatch):

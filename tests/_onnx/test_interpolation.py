@@ -225,3 +225,12 @@ def test_dimensions_that_shrink_go_first(function):
     how = {"coordinates": "half_pixel"} | ({"rounding": "floor"} if function is resize else {})
     y = function(np.ones((1, 2**24), np.uint8), None, None, np.array([2**20, 1]), **how)
     assert y.shape == (2**20, 1)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("scale", [0, -1, np.nan, np.inf])
+def test_scales_that_onnxruntime_refuses(scale, mode):
+    proto = with_shape(model_of("float32", scales=(1, 1, scale, 2), mode=mode))
+    with pytest.raises(Exception, match="Scale value"):
+        onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    refused(proto, "resize", f"scales are [1.0, 1.0, {float(scale)}, 2.0], expected finite numbers above 0")

@@ -69,6 +69,27 @@ def _of_shape(operator, inputs, initializers, **attributes):
     return model([node(operator, inputs, ["y"], **attributes)], initializers, inputs=[])
 
 
+def resize(sizes):
+    """Resizes constants to these sizes, by linear interpolation."""
+    small = constant(np.ones([min(size, 2) for size in sizes], np.float32), "small")
+    return _of_shape("Resize", ["small", "", "", "sizes"], [small, constant(sizes, "sizes")], mode="linear")
+
+
+def nested_ifs(depth):
+    """A model that decides 2**depth - 1 times which of 2**depth nodes it takes."""
+
+    def branch(depth):
+        if depth == 0:
+            return helper.make_graph([node("Relu", ["x"], ["t"])], "branch", [], [value("t")])
+        return helper.make_graph([choice(depth, "t")], "branch", [], [value("t")])
+
+    def choice(depth, output):
+        inner = branch(depth - 1)
+        return node("If", ["flag"], [output], then_branch=inner, else_branch=inner)
+
+    return model([choice(depth, "y")], inputs=[("x",), ("flag", TensorProto.BOOL, ())])
+
+
 def bombs():
     """Small models that ask for large tensors, by name."""
     one, row = np.ones(1, np.float32), np.ones((1, 2**20), np.float32)
@@ -89,6 +110,7 @@ def bombs():
             "Resize", ["one", "", "", "sizes"],
             [constant(one.reshape(1, 1, 1, 1), "one"), constant([1, 1, HUGE, HUGE], "sizes")],
         ),
+        "Resize whose steps are larger than its result": resize([1, 1, 900, 900]),
         "OneHot": _of_shape(
             "OneHot", ["i", "depth", "v"],
             [constant(np.zeros(4, np.int64), "i"), constant(np.int64(2**41), "depth"), constant(np.zeros(2), "v")],

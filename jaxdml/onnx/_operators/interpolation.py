@@ -6,18 +6,20 @@ The weights, the order of the sum and all roundings are those of ONNX Runtime.
 
 import itertools
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators._arrays import broadcast, computed, is_float, is_narrow, namespace, sealed
+from jaxdml.onnx._limits import check_size
+from jaxdml.onnx._operators._arrays import broadcast, computed, is_float, is_known, is_narrow, namespace, sealed
 from jaxdml.onnx._operators.resize import Axis, extrapolated, options_10, options_11, options_18, resized_axes
 from jaxdml.onnx._table import BYTE, FLOAT, operator
 
 MOST_AXES = 3
 _BITS = 10  # of an integer weight
+_ARRAYS = 11  # of the result's size, in float32 or wider, that NumPy needs at once, at most, for a known result
 _LINEAR: dict[str, Any] = {"types": (FLOAT | BYTE,), "mode": "linear", "is_exact": True}
 
 
@@ -52,6 +54,10 @@ def interpolate(
         return x
     if len(resized) > MOST_AXES:
         raise ModelError(f"{len(resized)} dimensions are resized; supported with mode 'linear': {MOST_AXES}")
+    if is_known(x):
+        sizes = {axis.place: axis.resized for axis in resized}
+        shape = tuple(sizes.get(place, size) for place, size in enumerate(x.shape))
+        check_size(shape, np.promote_types(x.dtype, np.float32), _ARRAYS)
     originals = [axis.originals(coordinates) for axis in resized]
     # ONNX Runtime interpolates bytes in integers if the channels are the last of four dimensions.
     by_integers = not is_float(x) and x.ndim == 4 and resized[0].place == 1
@@ -66,11 +72,14 @@ def _by_floats(x: Any, axes: tuple[Axis, ...], originals: list[np.ndarray]) -> A
     """The weighted sum in float32, or in float64 if x is float64; integer results are rounded toward zero."""
     wide = x.astype(np.float32) if is_narrow(x) or not is_float(x) else x
     pairs = [_weights(axis, original) for axis, original in zip(axes, originals, strict=True)]
-    terms = []
-    for corner, weight in _corners(wide, axes, pairs):
-        weights = namespace(wide).asarray(weight.astype(wide.dtype))
-        terms.append(sealed(computed("multiply", *broadcast(corner, weights))))
-    return reduce(lambda total, term: computed("add", total, term), terms).astype(x.dtype)
+    return reduce(partial(computed, "add"), _terms(wide, axes, pairs)).astype(x.dtype)
+
+
+def _terms(x: Any, axes: tuple[Axis, ...], pairs: list[Any]) -> Iterator[Any]:
+    """Yields x at each corner times the corner's weight. The caller adds each before it takes the next."""
+    for corner, weight in _corners(x, axes, pairs):
+        weights = namespace(x).asarray(weight.astype(x.dtype))
+        yield sealed(computed("multiply", *broadcast(corner, weights)))
 
 
 def _by_integers(x: Any, axes: tuple[Axis, ...], originals: list[np.ndarray]) -> Any:

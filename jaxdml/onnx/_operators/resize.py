@@ -255,6 +255,8 @@ def _resized(
     resized = list(shape)
     if scales is not None and scales.size:
         ratios = list(scales.astype(np.float32))
+        if not all(0 < ratio < np.inf for ratio in ratios):
+            raise ModelError(f"scales are {scales.tolist()}, expected finite numbers above 0")
         for axis, ratio in zip(axes, ratios, strict=True):
             resized[axis] = shape[axis] if ratio == 1 else int(ratio * np.float32(shape[axis]))
         return tuple(resized), ratios
