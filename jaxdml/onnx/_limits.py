@@ -51,10 +51,6 @@ class Limits:
         return f"more than the limit of {getattr(self, field)}; for a file you trust, set Limits({field}=...)"
 
 
-class OutOfTimeError(ModelError):
-    """The time to load a model is up."""
-
-
 class Budget:
     """The time and the memory that one call of `load` may still use.
 
@@ -75,10 +71,10 @@ class Budget:
         self._spent = lambda: before + time.thread_time()
 
     def check_time(self) -> None:
-        """Raises OutOfTimeError if the time is up."""
+        """Raises ModelError if the time is up."""
         most = self.limits.seconds
         if self._spent() - self._start > most or time.monotonic() - self._start > MOST_WALL_CLOCK * most:
-            raise OutOfTimeError(f"loading the model takes too long: {self.limits.exceeded('seconds')}")
+            raise ModelError(f"loading the model takes too long: {self.limits.exceeded('seconds')}")
 
     def check_result(self, node: Node, value: Any) -> None:
         """Counts the memory of a folded result; raises ModelError if a limit is exceeded."""

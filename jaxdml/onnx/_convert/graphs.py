@@ -116,6 +116,7 @@ class _GraphConverter:
                 if "then_branch" in node.options:
                     node, values = self._branched(node, scope)
         except ModelError as error:
+            self._reader.budget.check_time()  # inside a branch the error may say that the time is up
             self.problems.append(str(error))
         for value in filter(None, proto.output):
             if value in scope:
