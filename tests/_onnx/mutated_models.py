@@ -4,15 +4,17 @@ import functools
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto
 
 from _onnx.float_models import Graph, mlp
 from _onnx.quantized_models import quantized
 
 WORDS = (
-    "Add", "Clip", "Concat", "Conv", "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "Expand", "Flatten",
-    "Gemm", "Identity", "If", "MatMul", "MatMulInteger", "MaxPool", "Mul", "QGemm", "QLinearConv", "QLinearMatMul",
-    "QuantizeLinear", "Relu", "Reshape", "Softmax", "Sub", "Transpose", "Unknown",
+    "Add", "Clip", "Concat", "Conv", "ConvInteger", "DequantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeLinear",
+    "Expand", "Flatten", "Gemm", "Identity", "If", "LSTM", "MatMul", "MatMulInteger", "MaxPool", "Mul", "QGemm",
+    "QLinearConv", "QLinearMatMul", "QuantizeLinear", "Relu", "Reshape", "Resize", "Softmax", "Sub", "Transpose",
+    "Unknown",
 )  # fmt: skip
 NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 7, 2**31 - 1, 2**40, 2**63 - 1)
 FLOATS = (-np.inf, -1.0, 0.0, 1e-45, 0.5, 2.0, 1e30, np.nan)
@@ -28,12 +30,46 @@ def _network():
     return graph.model([2, 4, 4], [3])
 
 
+_OF_PARTS = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float[2, 2, 4, 4] x) => (float[1, 2, 2] y)
+<int64[4] sizes = {2, 2, 2, 3}, int64[3] rows = {2, 2, 6}, bool flag = {1}, float zero = {0}, float two = {2},
+ float s = {0.05}, uint8 z = {120}>
+{
+    q = QuantizeLinear(x, s, z)
+    d = DequantizeLinear(q, s, z)
+    small = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (d, , , sizes)
+    steps = Reshape(small, rows)
+    known = If(flag) <
+        then_branch = a () => (float[2, 2, 6] then) { then = Mul(steps, two) },
+        else_branch = b () => (float[2, 2, 6] other) { other = Sub(steps, two) }
+    >
+    all, last = LSTM <hidden_size = 2, direction = "forward"> (known, w, r, bias)
+    largest = ReduceMax <keepdims = 0> (last)
+    is_positive = Greater(largest, zero)
+    y = If(is_positive) <
+        then_branch = c () => (float[1, 2, 2] positive) { one = Add(last, two) positive = Relu(one) },
+        else_branch = e () => (float[1, 2, 2] negative) { negative = Neg(last) }
+    >
+}
+"""
+
+
+def _of_parts():
+    """A linear Resize, an LSTM, and two Ifs, of which one has a constant condition."""
+    model, random = onnx.parser.parse_model(_OF_PARTS), np.random.default_rng(0)
+    for name, shape in (("w", (1, 8, 6)), ("r", (1, 8, 2)), ("bias", (1, 16))):
+        values = random.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.helper.make_tensor(name, TensorProto.FLOAT, shape, values.reshape(-1)))
+    return model
+
+
 @functools.cache
 def models():
     """The bytes of a model of each form."""
     network = _network()
     made = {form: quantized(network, form, reduce_range=True) for form in ("qoperator", "qdq")}
     made["dynamic"] = quantized(mlp(4, 5, 3), "dynamic", reduce_range=True)
+    made["parts"] = _of_parts()
     return {form: model.SerializeToString(deterministic=True) for form, model in made.items()}
 
 

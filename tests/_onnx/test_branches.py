@@ -192,6 +192,9 @@ def test_broken_branches():
     )
     two = model([if_node("f", relu(), neg())], inputs=[("x",), ("f", BOOL, (2,))])
     refused(two, "the condition has 2 elements, expected 1")
+    more = with_flag(if_node("flag", relu(), neg()))
+    more.graph.node[-1].input.append("x")
+    refused(more, "(If) has 2 inputs, expected 1")
     through = [if_node("flag", relu(of="b"), neg(), ["a"]), node("Abs", ["a"], ["b"]), node("Neg", ["b"], ["y"])]
     refused(with_flag(*through), "'if_0', 'abs_1' form a cycle")
 

@@ -13,13 +13,16 @@ from helpers.one_node import on_x64_alone
 from jaxdml.errors import ModelError
 
 pytestmark = on_x64_alone
-FORMS = ("qoperator", "qdq", "dynamic")
-QUICK, RARE, PART = 40, 2000, 250
-SHAPES = {"qoperator": (2, 2, 4, 4), "qdq": (2, 2, 4, 4), "dynamic": (2, 4)}
+FORMS = ("qoperator", "qdq", "dynamic", "parts")
+QUICK, RARE, PART = 60, 2000, 250
+SHAPES = {"qoperator": (2, 2, 4, 4), "qdq": (2, 2, 4, 4), "dynamic": (2, 4), "parts": (2, 2, 4, 4)}
 
 # Messages of onnxruntime about models that it rejects and jaxdml runs, and why jaxdml may run them.
 LAXER = {
     "ValidateOpsetForDomain": "the opset is newer than onnxruntime",
+    "does not exist in the graph": "an If has a constant condition, and the other branch lacks an output",
+    "codec can't decode": "a name is not UTF-8, and onnxruntime cannot tell what it refuses",
+    "'tensor(uint16)' of input parameter (z)": "a zero point of 16 bits, which came with opset 21",
     "OutputMLValue": "onnxruntime computes in place what another node still needs, or has no room for",
 }
 
@@ -70,6 +73,8 @@ def problem(seed):
     found = computed(data, inputs)
     if isinstance(found, ModelError):
         return None, False
+    if form == "parts" and any(np.isnan(each).any() for each in found.values() if each.dtype.kind == "f"):
+        return None, True  # onnxruntime's LSTM turns NaN into numbers
     try:
         if any(
             are_equal(found, expected(data, inputs, level))

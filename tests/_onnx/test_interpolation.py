@@ -234,3 +234,15 @@ def test_scales_that_onnxruntime_refuses(scale, mode):
     with pytest.raises(Exception, match="Scale value"):
         onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     refused(proto, "resize", f"scales are [1.0, 1.0, {float(scale)}, 2.0], expected finite numbers above 0")
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_types_of_the_region_and_the_scales(mode):
+    """They are checked even where the region has no meaning, as in onnxruntime."""
+    for place in (1, 2):
+        proto = with_shape(model_of("float32", scales=(1, 1, 2, 2), roi=(0,) * 8, mode=mode))
+        proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.uint8), "bytes"))
+        proto.graph.node[0].input[place] = "bytes"
+        with pytest.raises(Exception, match=r"tensor\(uint8\)"):
+            onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+        refused(proto, "resize", f"input {place} is uint8; supported", "float32")

@@ -133,6 +133,8 @@ class _GraphConverter:
         Returns:
           The node that chooses between the branches, and no names; or no node, and the names of one branch's outputs.
         """
+        if len(node.inputs) > 1:
+            raise ModelError(f"node {node.name!r} (If) has {len(node.inputs)} inputs, expected 1")
         condition = self._known.get(node.inputs[0])
         if condition is not None and condition.size == 1:
             kind = "then" if condition.item() else "else"

@@ -19,7 +19,8 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> tuple[list[tuple[str, onnx.
 def _reads(node: onnx.NodeProto) -> Sequence[str]:
     """The names that a node reads, including names that its branches read from outside."""
     graphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return [*node.input, *sorted(set[str]().union(*map(_free, graphs)))] if graphs else node.input
+    # A name that is not UTF-8 is a bytes object, which has no order among texts.
+    return [*node.input, *sorted(set[str]().union(*map(_free, graphs)), key=str)] if graphs else node.input
 
 
 def _free(graph: onnx.GraphProto) -> set[str]:

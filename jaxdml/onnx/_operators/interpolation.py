@@ -14,23 +14,23 @@ import numpy as np
 from jaxdml.errors import ModelError
 from jaxdml.onnx._limits import check_size
 from jaxdml.onnx._operators._arrays import broadcast, computed, is_float, is_known, is_narrow, namespace, sealed
-from jaxdml.onnx._operators.resize import Axis, extrapolated, options_10, options_11, options_18, resized_axes
-from jaxdml.onnx._table import BYTE, FLOAT, operator
+from jaxdml.onnx._operators.resize import TYPES, Axis, extrapolated, options_10, options_11, options_18, resized_axes
+from jaxdml.onnx._table import BYTE, FLOAT, SCALE, operator
 
 MOST_AXES = 3
 _BITS = 10  # of an integer weight
 _ARRAYS = 11  # of the result's size, in float32 or wider, that NumPy needs at once, at most, for a known result
-_LINEAR: dict[str, Any] = {"types": (FLOAT | BYTE,), "mode": "linear", "is_exact": True}
+_LINEAR: dict[str, Any] = {"mode": "linear", "is_exact": True}
 
 
-@operator("Resize", until=10, known=(1,), options=options_10, **_LINEAR)
+@operator("Resize", until=10, types=(FLOAT | BYTE, SCALE), known=(1,), options=options_10, **_LINEAR)
 def interpolate_by_scales(x: Any, scales: Any, *, coordinates: str, extrapolates: bool = False) -> Any:
     """`interpolate` at opset 10, where the node has only scales."""
     return interpolate(x, None, scales, coordinates=coordinates, extrapolates=extrapolates)
 
 
-@operator("Resize", since=11, until=17, known=(1, 2, 3), options=options_11, **_LINEAR)
-@operator("Resize", since=18, known=(1, 2, 3), options=options_18, **_LINEAR)
+@operator("Resize", since=11, until=17, types=(FLOAT | BYTE, *TYPES), known=(1, 2, 3), options=options_11, **_LINEAR)
+@operator("Resize", since=18, types=(FLOAT | BYTE, *TYPES), known=(1, 2, 3), options=options_18, **_LINEAR)
 def interpolate(
     x: Any,
     roi: Any = None,

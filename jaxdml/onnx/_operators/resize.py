@@ -13,9 +13,11 @@ from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
 from jaxdml.onnx._limits import check_size
 from jaxdml.onnx._operators._arrays import integers, is_float, namespace
-from jaxdml.onnx._table import operator
+from jaxdml.onnx._table import FLOAT, SCALE, SIZES, operator
 
 CROP = "tf_crop_and_resize"
+TYPES = FLOAT, SCALE, SIZES[1]  # of the region, the scales and the sizes
+_NEAREST_FACTS: dict[str, Any] = {"is_exact": True, "kind": "mover"}
 _HALF, _ONE, _NEAR = np.float32(0.5), np.float32(1), np.float32(1e-6)
 
 
@@ -193,14 +195,16 @@ def _options(mode: str, coordinates: str, rounding: str, **of_linear: int) -> di
 # Operators -----------------------------------------------------------------------------------------------------------
 
 
-@operator("Resize", until=10, is_exact=True, kind="mover", known=(1,), options=options_10)
+@operator("Resize", until=10, types=(None, SCALE), known=(1,), options=options_10, **_NEAREST_FACTS)
 def resize_by_scales(x: Any, scales: Any, *, coordinates: str, rounding: str, extrapolates: bool = False) -> Any:
     """`resize` at opset 10, where the node has only scales."""
     return resize(x, None, scales, coordinates=coordinates, rounding=rounding, extrapolates=extrapolates)
 
 
-@operator("Resize", since=11, until=17, is_exact=True, kind="mover", known=(1, 2, 3), options=options_11)
-@operator("Resize", since=18, is_exact=True, kind="mover", known=(1, 2, 3), options=options_18)
+@operator(
+    "Resize", since=11, until=17, types=(None, *TYPES), is_exact=True, kind="mover", known=(1, 2, 3), options=options_11
+)
+@operator("Resize", since=18, types=(None, *TYPES), known=(1, 2, 3), options=options_18, **_NEAREST_FACTS)
 def resize(
     x: Any,
     roi: Any = None,
