@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+import jax
+import numpy as np
+
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.function import interpreted
 from jaxdml._exact.interpreter import lacks_rule, problems
@@ -61,18 +64,34 @@ def _computes_floats(node: Node) -> bool:
 
 def _has_rule(node: Node) -> bool:
     equation = node.options.get("equation")
-    return node.operator.has_rule and not (
-        equation and lacks_rule(equation.primitive.name, equation.params, equation.dtypes)
+    return (
+        node.operator.has_rule
+        and not (equation and lacks_rule(equation.primitive.name, equation.params, equation.dtypes))
+        and not _computes_float64(node)
     )
 
 
-def sentence(names: Sequence[str], without_rule: Sequence[str] | None, floats: str) -> str:
+def _computes_float64(node: Node) -> bool:
+    """Whether a node computes on float64, for which there are no rules. A cast from float64 rounds once."""
+    has_float64 = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    return has_float64 and node.reads_float64 and node.operator.kind != "cast" and _computes_floats(node)
+
+
+def on_float64(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The names of the nodes that compute on float64."""
+    return tuple(dict.fromkeys(node.name or node.outputs[0] for node in nodes if _computes_float64(node)))
+
+
+def sentence(
+    names: Sequence[str], without_rule: Sequence[str] | None, floats: str, float64: Sequence[str] = ()
+) -> str:  # fmt: skip
     """Says whether a model's outputs have the same bits everywhere.
 
     Args:
       names: the nodes whose floats XLA computes.
       without_rule: the nodes whose floats XLA computes even if `floats` is "exact"; None if they are not known.
       floats: the model's `floats`.
+      float64: the nodes that compute on float64.
     """
     if not names:
         return "one answer: the outputs have the same bits on every processor"
@@ -84,7 +103,8 @@ def sentence(names: Sequence[str], without_rule: Sequence[str] | None, floats: s
         reason = f'; floats="{EXACT}" has no rule for {_listed(without_rule)}'
     else:
         reason = f'; write floats="{EXACT}"'
-    return f"no single answer is promised: XLA computes the floats of {_listed(names)}{reason}"
+    remedy = f"; turn jax_enable_x64 off, so that float32 replaces float64 in {_listed(float64)}" if float64 else ""
+    return f"no single answer is promised: XLA computes the floats of {_listed(names)}{reason}{remedy}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -59,6 +59,7 @@ class Node:
       source: the operators of the file or program that the node replaces.
       remark: why the node was not fused, or another remark for the printed table.
       on: "integers" if the node computes on quantized integers, "floats", or "" for shapes and indices.
+      reads_float64: whether an input is float64 where jax_enable_x64 is on; other settings make it float32.
     """
 
     operator: Operator
@@ -69,6 +70,7 @@ class Node:
     source: tuple[str, ...] = ()
     remark: str = ""
     on: str = ""
+    reads_float64: bool = False
 
     def replace(self, **changes: Any) -> "Node":
         """A copy of the node with changed fields."""

@@ -1,4 +1,6 @@
-"""Finds which nodes of a fused graph compute on quantized integers."""
+"""Finds which nodes of a fused graph compute on quantized integers, and which read float64."""
+
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +32,25 @@ def with_places(graph: Graph) -> Graph:
         elif node.operator.kind == "quantize_linear" or (on == "integers" and not _gives_floats(node)):
             integers.update(node.outputs)
         nodes.append(node.replace(on=on))
+    return graph.replace(nodes=tuple(nodes))
+
+
+def with_float64(graph: Graph, types: Mapping[str, str | None]) -> Graph:
+    """Sets `reads_float64` for each node.
+
+    Args:
+      graph: the graph.
+      types: the types of inputs and values by name; a value of unknown type has the type of the inputs of its node.
+    """
+    float64 = {name for name in graph.inputs if types.get(name) == "float64"}
+    float64 |= {name for name, value in graph.constants.items() if value.dtype == np.float64}
+    nodes = []
+    for node in graph.nodes:
+        reads = not float64.isdisjoint(node.inputs)
+        of_result = node.options.get("dtype")
+        gives = of_result == np.float64 if isinstance(of_result, np.dtype) else reads
+        float64.update(name for name in node.outputs if (types.get(name) or (gives and "float64")) == "float64")
+        nodes.append(node.replace(reads_float64=reads))
     return graph.replace(nodes=tuple(nodes))
 
 

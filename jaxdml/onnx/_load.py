@@ -8,6 +8,7 @@ from jaxdml._graph import fuse
 from jaxdml._graph.evaluate import folded, unknown_shapes
 from jaxdml._graph.floats import DEFAULT, Floats, wrong_floats
 from jaxdml._graph.graph import without_dead
+from jaxdml._graph.places import with_float64
 from jaxdml._graph.signedness import of_one_signedness
 from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
@@ -63,6 +64,7 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
         if not problems:
             graph = of_one_signedness(without_dead(folded(graph, check_result=budget.check_result)))
             graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], check_result=budget.check_result))
+            graph = with_float64(graph, {name: dtype for name, (dtype, _) in inferred.items()})
             problems = unknown_shapes(graph)
     if problems:
         raise ModelError(_listed(problems), tuple(problems))

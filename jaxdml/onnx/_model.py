@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import check_fits_32_bits, evaluate, evaluated_alone
-from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
+from jaxdml._graph.floats import EXACT, Floats, by_xla, on_float64, sentence, with_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.join import joined
 from jaxdml._graph.parameters import difference, listed, wrong_params
@@ -131,7 +131,8 @@ class Model:
 
     @property
     def _sentence(self) -> str:
-        return sentence(self.by_xla, by_xla(self._graph.nodes, EXACT), self.floats)
+        nodes = self._graph.nodes
+        return sentence(self.by_xla, by_xla(nodes, EXACT), self.floats, on_float64(nodes))
 
     def __str__(self) -> str:
         inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))

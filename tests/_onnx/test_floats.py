@@ -75,9 +75,66 @@ def test_functions_with_rules_have_one_answer():
     assert answer(model_of(f"{nodes} m = Mod <fmod = 1> (f, s)\n {sums}", floats="exact")) == ONE
 
 
+# Each of t and y computes on float64; what follows the casts does not.
+FLOAT64 = """
+    d = Cast <to = 11> (f)
+    t = Tanh (d)
+    one = Constant <value = double[1] {1.5}> ()
+    e = Exp (f)
+    w = Cast <to = 11> (e)
+    p = Mul (w, one)
+    s32 = Cast <to = 1> (p)
+    t32 = Cast <to = 1> (t)
+    y = Add (s32, t32)"""
+
+
+def test_operators_on_float64_are_named_where_jax_has_float64():
+    model = model_of(FLOAT64, floats="exact")
+    assert answer(model) == ONE
+    with jax.enable_x64(True):
+        model = model_of(FLOAT64, floats="exact")
+        assert model.by_xla == ("tanh_2", "mul_6")
+        assert answer(model) == (
+            "no single answer is promised: XLA computes the floats of tanh_2, mul_6, for which there is no rule; turn "
+            "jax_enable_x64 off, so that float32 replaces float64 in tanh_2, mul_6"
+        )
+        assert answer(model_of(FLOAT64, floats="xla")).endswith("float64 in tanh_2, mul_6")
+
+
+def test_float64_in_branches_is_named():
+    nodes = """
+        n = Cast <to = 6> (x)
+        m = ReduceMax <keepdims = 0> (n)
+        i = Cast <to = 9> (m)
+        y = If (i) <
+            then_branch = one () => (float u) { d = Cast <to = 11> (f) t = Tanh (d) u = Cast <to = 1> (t) },
+            else_branch = two () => (float v) { v = Exp (f) }>"""
+    with jax.enable_x64(True):
+        assert model_of(nodes, floats="exact").by_xla == ("if_4.then.tanh_1",)
+
+
 def test_wrong_floats():
     with pytest.raises(DescError, match="floats is 'half', expected 'exact' or 'xla'"):
         model_of("y = Exp (f)", floats="half")
+
+
+@pytest.mark.rare
+def test_each_case_of_onnx_that_computes_on_float64_is_named():
+    """CastLike and Einsum are always named, although some compute nothing."""
+    wrong = []
+    with jax.enable_x64(True):
+        for case in all_cases():
+            values = (*case.model.graph.input, *case.model.graph.value_info, *case.model.graph.output)
+            is_float64 = any(value.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for value in values)
+            if not is_float64 or reason(case) or operators_of(case) & {"CastLike", "Einsum"}:
+                continue
+            prepared = Prepared(case)
+            model, inputs = prepared.model, prepared.inputs
+            jaxpr = jax.make_jaxpr(model.apply)(model.params, **inputs).jaxpr
+            computes = any(each.primitive != "convert_element_type" for each in problems(jaxpr))
+            if computes != bool(by_xla(model._graph.nodes, "exact")):
+                wrong.append(case.name)
+    assert not wrong
 
 
 @pytest.mark.rare
