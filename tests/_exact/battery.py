@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from _exact.battery_of_order import expected_ordered, ordered
 from helpers.compare import assert_same_bits
 from jaxdml.reference import floats
 
@@ -51,7 +52,7 @@ def everything(x, y):
     results |= {"softmax": jax.nn.softmax(x, -1), "layer_norm": layer_norm(x, y)}
     results |= {"largest": jnp.max(x, -1), "smallest": jnp.min(x, -1)}
     results |= {"integers": x.astype(jnp.int32), "bytes": x.astype(jnp.int8), "half": x.astype(jnp.float16)}
-    return results
+    return results | ordered(x, y)
 
 
 def layer_norm(x, gain):
@@ -86,7 +87,7 @@ def expected(x, y):
     with np.errstate(all="ignore"):
         half = x.astype(np.float16)
     results |= {"integers": floats.to_integers(x, np.int32), "bytes": floats.to_integers(x, np.int8), "half": half}
-    return results
+    return results | expected_ordered(x, y)
 
 
 def mean(x):

@@ -100,12 +100,13 @@ PROCESSORS = {
     "AVX2": {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAXDML_KERNELS": "xla"},
     "native AVX2": {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAXDML_KERNELS": "avx2"},
     "no optimization": {"XLA_FLAGS": "--xla_backend_optimization_level=0", "JAXDML_KERNELS": "xla"},
+    "little optimization": {"XLA_FLAGS": "--xla_backend_optimization_level=1", "JAXDML_KERNELS": "xla"},
 }
 
 
 @pytest.mark.rare
 @pytest.mark.parametrize(
-    "processor", ["SSE4.2", "AVX2", "no optimization", pytest.param("native AVX2", marks=needs_native)]
+    "processor", ["SSE4.2", "AVX2", "no optimization", "little optimization", pytest.param("native AVX2", marks=needs_native)]
 )
 def test_other_processors(processor):
     path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
