@@ -280,3 +280,78 @@ def tied_embedding_lm(tokens=16, vocabulary=96, width=64, heads=4, seed=0):
         return (jnp.asarray(np.random.default_rng(seed).integers(vocabulary, size=(batch, tokens)), jnp.int32),)
 
     return Model(functools.partial(_tied_embedding_lm, heads=heads), params, make_inputs)
+
+
+def _decoder(params, x, keys, values, position, heads):
+    query, *new = jnp.split(dense(params["qkv"], layer_norm(params["norm_1"], x)), 3, -1)
+    written = jax.vmap(lambda cache, rows, place: lax.dynamic_update_slice_in_dim(cache, rows, place, 0))
+    keys, values = (written(cache, rows, position) for cache, rows in zip((keys, values), new, strict=True))
+    query, *caches = (
+        each.reshape(*each.shape[:2], heads, -1).transpose(0, 2, 1, 3) for each in (query, keys, values)
+    )
+    scores = query @ caches[0].transpose(0, 1, 3, 2) / math.sqrt(query.shape[-1])
+    seen = jnp.arange(keys.shape[1], dtype=jnp.int32)[None] <= position[:, None]
+    scores = jnp.where(jnp.broadcast_to(seen[:, None, None], scores.shape), scores, -1e9)
+    read = (jax.nn.softmax(scores) @ caches[1]).transpose(0, 2, 1, 3).reshape(x.shape)
+    x = x + dense(params["out"], read)
+    x = x + dense(params["down"], jax.nn.gelu(dense(params["up"], layer_norm(params["norm_2"], x))))
+    return dense(params["head"], x), keys, values
+
+
+def decoder(tokens=12, width=32, heads=4, vocabulary=40, seed=0):
+    """A step of a GPT with a cache: a token [N, 1, width], keys and values [N, tokens, width], and int32 positions [N].
+
+    The results are logits [N, 1, vocabulary], and the caches with the token's key and value.
+    """
+    weights = Weights(seed)
+    params = weights.block(width, 4 * width) | {"head": weights.dense(width, vocabulary)}
+
+    def make_inputs(batch=1, seed=0):
+        random = np.random.default_rng(seed)
+        shapes = (batch, 1, width), (batch, tokens, width), (batch, tokens, width)
+        position = random.integers(tokens, size=batch).astype(np.int32)
+        return (*(random.standard_normal(shape, np.float32) for shape in shapes), position)
+
+    return Model(functools.partial(_decoder, heads=heads), params, make_inputs)
+
+
+def _mixer(params, x):
+    mixed = layer_norm(params["norm_1"], x).swapaxes(1, 2)
+    mixed = dense(params["tokens_down"], jax.nn.gelu(dense(params["tokens_up"], mixed)))
+    x = x + mixed.swapaxes(1, 2)
+    hidden = jax.nn.gelu(dense(params["up"], layer_norm(params["norm_2"], x)), approximate=False)
+    return x + dense(params["down"], hidden)
+
+
+def mixer(tokens=12, width=32, seed=0):
+    """Dense layers over tokens, then over channels: x and the result [N, tokens, width]."""
+    weights = Weights(seed)
+    params = weights.block(width, 4 * width) | {
+        "tokens_up": weights.dense(tokens, 2 * tokens),
+        "tokens_down": weights.dense(2 * tokens, tokens),
+    }
+    return Model(_mixer, params, normal_inputs(tokens, width))
+
+
+def _lstm(params, x):
+    def step(state, x):
+        h, c = state
+        i, f, g, o = jnp.split(dense(params["kernel"], x) + h @ params["recurrent"], 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    start = jnp.zeros_like(x[:, 0])
+    _, outputs = lax.scan(step, (start, start), x.swapaxes(0, 1))
+    return jax.nn.softmax(layer_norm(params["norm"], outputs.swapaxes(0, 1)))
+
+
+def lstm(tokens=12, width=32, seed=0):
+    """An LSTM by scan, then softmax: x and the result [N, tokens, width]."""
+    weights = Weights(seed)
+    params = {
+        "kernel": weights.dense(width, 4 * width),
+        "recurrent": weights.dense(width, 4 * width)["w"],
+        "norm": {"scale": weights.normal(width, mean=1.0), "bias": weights.normal(width)},
+    }
+    return Model(_lstm, params, normal_inputs(tokens, width))

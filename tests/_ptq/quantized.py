@@ -23,8 +23,16 @@ NETWORKS = {
     "UNet": functools.partial(ptq_models.unet, 16, 4),
     "causal": functools.partial(ptq_models.causal_conv1d, 16, 8),
     "tied embeddings": functools.partial(ptq_models.tied_embedding_lm, 8, 32, 32, 2),
+    "decoder with a cache": ptq_models.decoder,
+    "mixer": ptq_models.mixer,
+    "LSTM": ptq_models.lstm,
 }
 FRAMEWORKS = ("plain", "linen", "nnx", "equinox")
+# Networks whose floats are computed by the rules of exact in every mode, on every processor.
+ONE_ANSWER = (
+    "transformer", "scanned transformer", "MobileNetV3", "tied embeddings", "UNet", "decoder with a cache", "mixer",
+    "LSTM",
+)  # fmt: skip
 INTEGERS = ("digits", "ResNet-18", *FRAMEWORKS)  # networks in which all operators run on integers
 
 
