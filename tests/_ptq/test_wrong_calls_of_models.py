@@ -135,6 +135,19 @@ def test_another_width_of_numbers(numbers):
     assert is_right(model, apply, PARAMS, X)
 
 
+def test_loops_that_carry_other_numbers():
+    """From jnp.zeros, which are float64 under x64: the loop then converts its addends."""
+
+    def apply(params, x):
+        rows, start = np.ones((3, 4), np.float32), jnp.zeros(4)
+        total, _ = jax.lax.scan(lambda total, row: (total + row.astype(total.dtype), None), start, rows)
+        return mlp(params, x) * total.astype(x.dtype)[None]
+
+    model = quantize(apply)
+    with jax.enable_x64(True), pytest.raises(PtqError, match="jax_enable_x64 had another value"):
+        model.apply(model.params, X)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("inputs", [(X.astype(np.int32),), (X.astype(np.float16),), (X, X), (X[0],)])
 def test_other_inputs_are_an_error(inputs):

@@ -155,13 +155,18 @@ def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
     prints = f"{fingerprint(quantized)} and {fingerprint(traced)}"
     remedy = "If the equations depend on the shapes of inputs, quantize with batches of these shapes"
     old, new = (re.sub(r" [0-9a-f]{8,}$", "", each) for each in (was, now))  # without digests of captured arrays
-    if old != new and _in_32_bits(old) == _in_32_bits(new):
+    is_equal_in_32_bits = old != new and _in_32_bits(old) == _in_32_bits(new)
+    if is_equal_in_32_bits or _has_64_bits(quantized) != _has_64_bits(traced):
         remedy = "If jax_enable_x64 had another value in quantize, run the model with that value"
     return (
         f"apply's equations differ from those that were quantized (fingerprints {prints}); they first differ at\n"
         f"  quantized  {was}\n  traced     {now}\n"
         f"{remedy}; if apply itself has changed, quantize it again"
     )
+
+
+def _has_64_bits(equations: Sequence[str]) -> bool:
+    return any("int64" in each or "float64" in each for each in equations)
 
 
 def _in_32_bits(equation: str) -> str:
