@@ -8,6 +8,7 @@ from jax import lax
 
 import jaxdml as dml
 from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 from jaxdml.errors import ExactError
 from jaxdml.reference import floats
 
@@ -20,9 +21,10 @@ def in_order(x):
     return np.cumsum(x, -1, dtype=np.float32)[..., -1]
 
 
-@pytest.mark.parametrize(
-    "count", [2, 3, 5, 16, 63, 128, 129, 1000, 4096, 2**15, pytest.param(2**20, marks=pytest.mark.rare)]
-)
+COUNTS = [2, 3, 5, 16, 63, 128, 129, 1000, 4096, 2**15, 2**16, 100_000, 2**18, 2**19 + 1, 2**20]
+
+
+@pytest.mark.parametrize("count", rest_rarely(COUNTS, 10))
 def test_no_sum_errs_more_than_one_in_order(count):
     """The largest errors over many rows of zero-mean data, and the bound that docs/exact_sums.md gives."""
     x = RNG.standard_normal((max(2**12 // count, 8), count)).astype(np.float32)
@@ -38,6 +40,16 @@ def bound(x, right):
     count = x.shape[-1]
     k, e = min(22, 29 - int(np.log2(count))), np.frexp(np.abs(x).max(-1))[1]
     return count * 2.0 ** (e - 2 * k - 1) + 0.75 * np.spacing(np.abs(right).astype(np.float32))
+
+
+@pytest.mark.parametrize("count", rest_rarely(COUNTS[1:], 7))
+def test_means_err_as_sums_do_and_round_once_more(count):
+    x = RNG.standard_normal((max(2**12 // count, 8), count)).astype(np.float32)
+    total = x.astype(np.float64).sum(-1)
+    got = np.asarray(jax.jit(dml.exact(lambda x: jnp.mean(x, -1)))(x))
+    assert_same_bits(got, floats.div(floats.reduce_sum(x), np.float32(count)))
+    rounding = 0.5 * np.spacing(np.abs(got))
+    assert (np.abs(got - total / count) <= bound(x, total) / count + rounding).all()
 
 
 def test_the_parts_of_a_sum_may_round_one_after_another():

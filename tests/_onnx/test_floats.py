@@ -118,6 +118,13 @@ def test_wrong_floats():
         model_of("y = Exp (f)", floats="half")
 
 
+def test_fast_math_is_refused(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    with pytest.raises(DescError, match=r"XLA_FLAGS has --xla_cpu_enable_fast_math=true.*or write floats='xla'"):
+        model_of("y = Exp (f)", floats="exact")
+    assert model_of("y = Exp (f)", floats="xla").floats == "xla"
+
+
 @pytest.mark.rare
 def test_each_case_of_onnx_that_computes_on_float64_is_named():
     """CastLike and Einsum are always named, although some compute nothing."""
