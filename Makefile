@@ -26,8 +26,8 @@ test-all: .venv/.test-all .venv/.native  ## run all tests, including the slow an
 test-rare: .venv/.test-all .venv/.native
 	$(IN_VENV) -m pytest -m rare
 
-test-oldest: .venv-oldest/.test .venv-oldest/.native  ## run the tests on the oldest supported jax
-	.venv-oldest/bin/python -m pytest
+test-oldest: .venv-oldest/.test .venv-oldest/.native  ## run the tests, and the rare ones with the mark oldest, on the oldest supported jax
+	.venv-oldest/bin/python -m pytest -m 'not rare or oldest'
 
 test-oldest-quick: .venv-oldest/.test .venv-oldest/.native
 	.venv-oldest/bin/python -m pytest -m 'oldest and not rare'

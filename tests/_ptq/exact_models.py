@@ -16,7 +16,6 @@ import jaxdml as dml
 from _ptq.quantized import network
 
 
-
 def sharded(x):
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     of_last = [*(None,) * (x.ndim - 2), "y" if x.shape[-1] % 4 == 0 else None][: x.ndim - 1]

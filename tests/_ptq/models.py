@@ -286,9 +286,7 @@ def _decoder(params, x, keys, values, position, heads):
     query, *new = jnp.split(dense(params["qkv"], layer_norm(params["norm_1"], x)), 3, -1)
     written = jax.vmap(lambda cache, rows, place: lax.dynamic_update_slice_in_dim(cache, rows, place, 0))
     keys, values = (written(cache, rows, position) for cache, rows in zip((keys, values), new, strict=True))
-    query, *caches = (
-        each.reshape(*each.shape[:2], heads, -1).transpose(0, 2, 1, 3) for each in (query, keys, values)
-    )
+    query, *caches = (each.reshape(*each.shape[:2], heads, -1).transpose(0, 2, 1, 3) for each in (query, keys, values))
     scores = query @ caches[0].transpose(0, 1, 3, 2) / math.sqrt(query.shape[-1])
     seen = jnp.arange(keys.shape[1], dtype=jnp.int32)[None] <= position[:, None]
     scores = jnp.where(jnp.broadcast_to(seen[:, None, None], scores.shape), scores, -1e9)

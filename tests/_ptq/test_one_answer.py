@@ -1,4 +1,4 @@
-"""Whole networks with exact floats, quantized both ways and run in every mode: the bits are those of the jitted call."""
+"""Whole networks with exact floats, quantized both ways: in every mode, the bits are those of the jitted call."""
 
 import jax
 import numpy as np
