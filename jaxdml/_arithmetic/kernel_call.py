@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxdml._arithmetic.kernel_library import library
+from jaxdml._arithmetic.native_call import Result
 from jaxdml._arithmetic.one_operation import as_one_operation
 
 Array = jax.Array
@@ -26,14 +27,16 @@ class Kernel(NamedTuple):
     """A native kernel that can replace a function of JAX operations.
 
     Attributes:
-      native: (*arguments, leading, **statics) -> result; `leading` vmap dimensions are prepended to arrays.
-      result: (*arguments, **statics) -> shape and type of the result, without vmap dimensions.
+      native: (*arguments, leading, **statics) -> result, or a tuple of several results; `leading` vmap dimensions are
+        prepended to arrays.
+      result: (*arguments, **statics) -> shape and type of the result, without vmap dimensions; a list if there are
+        several results.
       takes: (*arguments, **statics) -> whether the kernel computes this call.
       is_replicated: whether each device of a mesh computes the whole result.
     """
 
-    native: Callable[..., Array]
-    result: Callable[..., tuple[tuple[int, ...], Any]]
+    native: Callable[..., Array | tuple[Array, ...]]
+    result: Callable[..., Result | list[Result]]
     takes: Callable[..., bool] = lambda *arguments, **statics: True
     is_replicated: bool = False
 
@@ -53,22 +56,21 @@ class _Spec(NamedTuple):
     statics: tuple[tuple[str, Any], ...]
     mapped: tuple[tuple[bool, ...], ...] = ()
 
-    def on_xla(self, *leaves: Array) -> Array:
-        def function(*leaves: Array) -> Array:
-            result: Array = self.function(*jax.tree.unflatten(self.tree, leaves), **dict(self.statics))
-            return result
+    def on_xla(self, *leaves: Array) -> list[Array]:
+        def function(*leaves: Array) -> list[Array]:
+            return jax.tree.leaves(self.function(*jax.tree.unflatten(self.tree, leaves), **dict(self.statics)))
 
         for is_mapped in reversed(self.mapped):
             function = _vmapped(function, is_mapped)
         return function(*leaves)
 
-    def native(self, *leaves: Array) -> Array:
+    def native(self, *leaves: Array) -> list[Array]:
         arguments = jax.tree.unflatten(self.tree, leaves)
-        return self.kernel.native(*arguments, leading=len(self.mapped), **dict(self.statics))
+        return jax.tree.leaves(self.kernel.native(*arguments, leading=len(self.mapped), **dict(self.statics)))
 
 
-def _vmapped(function: Callable[..., Array], mapped: Sequence[bool]) -> Callable[..., Array]:
-    def over_all(*leaves: Array) -> Array:
+def _vmapped(function: Callable[..., list[Array]], mapped: Sequence[bool]) -> Callable[..., list[Array]]:
+    def over_all(*leaves: Array) -> list[Array]:
         pairs = zip(leaves, mapped, strict=True)
         inner = [leaf if is_mapped else lax.squeeze(leaf, (0,)) for leaf, is_mapped in pairs]
         return jax.vmap(function, [0 if is_mapped else None for is_mapped in mapped])(*inner)
@@ -95,52 +97,56 @@ def with_kernel[**P, R](kernel: Kernel) -> Callable[[Callable[P, R]], Callable[P
     return decorate
 
 
-def call(kernel: Kernel, function: Callable[..., Any], *arguments: Any, **statics: Any) -> Array:
+def call(kernel: Kernel, function: Callable[..., Any], *arguments: Any, **statics: Any) -> Any:
     """function(*arguments, **statics), computed by the kernel where the lowering allows that."""
     leaves, tree = jax.tree.flatten(arguments)
     spec = _Spec(kernel, function, tree, tuple(sorted(statics.items())))
-    result: Array = _primitive.bind(*leaves, spec=spec)
-    return result
+    results: list[Array] = _primitive.bind(*leaves, spec=spec)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 _primitive = Primitive("jaxdml_kernel")
+_primitive.multiple_results = True
 
 
 @as_one_operation
-def _evaluate(*leaves: Array, spec: _Spec) -> Array:
-    result: Array = _jitted(spec)(*leaves)
-    return result
+def _evaluate(*leaves: Array, spec: _Spec) -> list[Array]:
+    return _jitted(spec)(*leaves)
 
 
 @functools.lru_cache(maxsize=4096)
-def _jitted(spec: _Spec) -> Callable[..., Array]:
-    jitted: Callable[..., Array] = jax.jit(functools.partial(_primitive.bind, spec=spec))
+def _jitted(spec: _Spec) -> Callable[..., list[Array]]:
+    jitted: Callable[..., list[Array]] = jax.jit(functools.partial(_primitive.bind, spec=spec))
     return jitted
 
 
 def _abstract_eval(*leaves: Any, spec: _Spec) -> Any:
     if not jax.sharding.get_abstract_mesh().empty:  # on a mesh the type has a sharding, which tracing finds
-        return jax.make_jaxpr(spec.on_xla)(*leaves).out_avals[0]
+        return jax.make_jaxpr(spec.on_xla)(*leaves).out_avals
     sizes = [next(leaf.shape[i] for leaf, is_mapped in zip(leaves, mapped, strict=True) if is_mapped)
              for i, mapped in enumerate(spec.mapped)]  # fmt: skip
     inner = (jax.ShapeDtypeStruct(leaf.shape[len(sizes) :], leaf.dtype) for leaf in leaves)
-    shape, dtype = spec.kernel.result(*jax.tree.unflatten(spec.tree, inner), **dict(spec.statics))
-    return jax.core.ShapedArray((*sizes, *shape), np.dtype(dtype))
+    found = spec.kernel.result(*jax.tree.unflatten(spec.tree, inner), **dict(spec.statics))
+    results = found if isinstance(found, list) else [found]
+    return [jax.core.ShapedArray((*sizes, *shape), np.dtype(dtype)) for shape, dtype in results]
 
 
-def _batch(leaves: Sequence[Array], axes: Sequence[int | None], *, spec: _Spec) -> tuple[Array, int]:
+def _batch(
+    leaves: Sequence[Array], axes: Sequence[int | None], *, spec: _Spec
+) -> tuple[list[Array], list[int]]:  # fmt: skip
     is_mapped = tuple(axis is not None for axis in axes)
     pairs = zip(leaves, axes, strict=True)
     moved = [lax.expand_dims(x, (0,)) if axis is None else _to_front(x, axis) for x, axis in pairs]
-    return _primitive.bind(*moved, spec=spec._replace(mapped=(is_mapped, *spec.mapped))), 0
+    results = _primitive.bind(*moved, spec=spec._replace(mapped=(is_mapped, *spec.mapped)))
+    return results, [0] * len(results)
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, spec: _Spec) -> tuple[Array, Any]:
-    """The kernel's value and the JAX function's tangent; tangents of integers are float0."""
-    value = _primitive.bind(*primals, spec=spec)
+def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, spec: _Spec) -> tuple[list[Array], Any]:
+    """The kernel's values and the JAX function's tangents; tangents of integers are float0."""
+    values = _primitive.bind(*primals, spec=spec)
     instantiated = [np.zeros(x.shape, jax.dtypes.float0) if isinstance(dx, ad.Zero) and not _is_float(x)
                     else ad.instantiate_zeros(dx) for x, dx in zip(primals, tangents, strict=True)]  # fmt: skip
-    return value, jax.jvp(spec.on_xla, tuple(primals), tuple(instantiated))[1]
+    return values, jax.jvp(spec.on_xla, tuple(primals), tuple(instantiated))[1]
 
 
 def _is_float(x: Array) -> bool:
@@ -152,13 +158,13 @@ def _to_front(x: Array, axis: int) -> Array:
 
 
 def _lower(context: Any, *operands: Any, spec: _Spec) -> Any:
-    return mlir.lower_fun(spec.on_xla, multiple_results=False)(context, *operands)
+    return mlir.lower_fun(spec.on_xla, multiple_results=True)(context, *operands)
 
 
 def _lower_for_cpu(context: Any, *operands: Any, spec: _Spec) -> Any:
     target = target_of(context)
     is_native = target == "device" or (target == "mesh" and spec.kernel.is_replicated)
-    return mlir.lower_fun(spec.native if is_native else spec.on_xla, multiple_results=False)(context, *operands)
+    return mlir.lower_fun(spec.native if is_native else spec.on_xla, multiple_results=True)(context, *operands)
 
 
 def target_of(context: Any) -> Literal["file", "device", "mesh"]:

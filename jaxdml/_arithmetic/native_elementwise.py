@@ -55,6 +55,20 @@ def _with_one_scale(
     return library_call(name, leading, (x.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
 
 
+def _quantize_rows(x: Array, *, leading: int) -> tuple[Array, ...]:
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in _quantized_rows_result(x)]
+    return tuple(jax.ffi.ffi_call("jaxdml_cpu_quantized_rows", shapes)(x))
+
+
+def _quantized_rows_result(x: Any) -> list[Result]:
+    parameters = (*x.shape[:-1], 1)
+    return [(x.shape, jnp.uint8), (parameters, jnp.float32), (parameters, jnp.uint8)]
+
+
+def _takes_quantize_rows(x: Any) -> bool:
+    return bool(x.dtype == jnp.float32 and x.ndim and x.shape[-1] != 0)
+
+
 def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:
     return bool(x.dtype == jnp.float32 and is_byte(output_dtype) and _are_numbers(scale, zero_point))
 
@@ -119,5 +133,6 @@ ADD = Kernel(_sum, _output_result)
 QUANTIZE = Kernel(_quantize, _output_result, _takes_quantize)
 DEQUANTIZE = Kernel(_dequantize, _dequantize_result, _takes_dequantize)
 DEQUANTIZE_BLOCKS = Kernel(_dequantize_blocks, _dequantize_result, _takes_dequantize_blocks)
+QUANTIZE_ROWS = Kernel(_quantize_rows, _quantized_rows_result, _takes_quantize_rows)
 EXTREMES = Kernel(_extremes, _extremes_result)
 IMAGE_SUMS = Kernel(_sums_of_images, _sums_of_images_result)

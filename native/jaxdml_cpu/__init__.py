@@ -6,7 +6,7 @@ This package is optional. Only jaxdml imports it.
 import ctypes
 from importlib import resources
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 HANDLERS = (
     "matmul",
@@ -15,6 +15,7 @@ HANDLERS = (
     "quantized",
     "dequantized",
     "extremes",
+    "quantized_rows",
     "row_sums",
     "means",
     "max_pool",

@@ -107,6 +107,28 @@ ffi::Error dequantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x,
   });
 }
 
+ffi::Error quantize_rows(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, ffi::Result<Buffer> result,
+                         ffi::Result<Buffer> scale_result, ffi::Result<Buffer> zero_point_result) {
+  const Buffer y = *result, scales = *scale_result, zero_points = *zero_point_result;
+  const size_t rank = x.dimensions().size();
+  JAXDML_EXPECT(rank && x.element_type() == ffi::DataType::F32, "x has no rows, or is not float32");
+  JAXDML_EXPECT(
+      y.element_type() == ffi::DataType::U8 && leads(y, x, rank, rank) && y.element_count() == x.element_count(),
+      "the result is not uint8 of the shape of x");
+  const int64_t rows = product(x.dimensions(), 0, rank - 1), depth = x.dimensions().back();
+  JAXDML_EXPECT(scales.element_type() == ffi::DataType::F32 && int64_t(scales.element_count()) == rows &&
+                    zero_points.element_type() == ffi::DataType::U8 && int64_t(zero_points.element_count()) == rows,
+                "a row does not have one float32 scale and one uint8 zero point");
+  if (!rows) return ffi::Error::Success();
+  JAXDML_EXPECT(depth, "a row has no elements");
+  const FloatMode mode;
+  kernels.quantize_rows(
+      pool_of(threads, rows * depth * 8),
+      {rows, depth, static_cast<const float*>(x.untyped_data()), static_cast<uint8_t*>(y.untyped_data()),
+       static_cast<float*>(scales.untyped_data()), static_cast<uint8_t*>(zero_points.untyped_data())});
+  return ffi::Error::Success();
+}
+
 ffi::Error extremes(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, ffi::Result<Buffer> result,
                     int64_t leading) {
   const Buffer y = *result;
@@ -167,6 +189,8 @@ JAXDML_HANDLER(jaxdml_cpu_add, add,
           "leading_count"))
 JAXDML_HANDLER_OF_ONE(jaxdml_cpu_quantized, quantize)
 JAXDML_HANDLER_OF_ONE(jaxdml_cpu_dequantized, dequantize)
+JAXDML_HANDLER(jaxdml_cpu_quantized_rows, quantize_rows,
+               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>().Ret<Buffer>().Ret<Buffer>())
 JAXDML_HANDLER(jaxdml_cpu_extremes, extremes,
                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>().Attr<int64_t>("leading_count"))
 JAXDML_HANDLER(jaxdml_cpu_row_sums, row_sums, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>())

@@ -93,16 +93,21 @@ static void quantize_chunk(Quantization one, Divisor by, int64_t first, int64_t 
   });
 }
 
+// Quantizes the elements `first` to `last`.
+static void quantize_elements(const Quantization& one, int64_t first, int64_t last) {
+  const Divisor by = divisor_of(one.scale, 0);
+  if (by.is_exact_by_reciprocal)
+    quantize_chunk<true>(one, by, first, last);
+  else
+    quantize_chunk<false>(one, by, first, last);
+}
+
 static void quantize(const Pool& pool, const Quantization* problems, int64_t count) {
   const int64_t chunks = ceil_div(problems[0].size, kChunk);
   parallel(pool, count * chunks, [&](int64_t item, int64_t) {
     const Quantization& one = problems[item / chunks];
-    const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
-    const Divisor by = divisor_of(one.scale, 0);
-    if (by.is_exact_by_reciprocal)
-      quantize_chunk<true>(one, by, first, last);
-    else
-      quantize_chunk<false>(one, by, first, last);
+    const int64_t first = item % chunks * kChunk;
+    quantize_elements(one, first, at_most(one.size, first + kChunk));
   });
 }
 

@@ -13,6 +13,7 @@
 #include "means.h"
 #include "pack_blocks.h"
 #include "products.h"
+#include "quantize_rows.h"
 #include "row_programs.h"
 
 namespace jaxdml {
@@ -39,6 +40,7 @@ constexpr Kernels kernels(const char* name) {
   table.add = JAXDML_ISA::add;
   table.quantize = JAXDML_ISA::quantize;
   table.dequantize = JAXDML_ISA::dequantize;
+  table.quantize_rows = JAXDML_ISA::quantize_rows;
   table.extremes = JAXDML_ISA::extremes;
   table.row_sums = JAXDML_ISA::row_sums;
   table.means = JAXDML_ISA::means;

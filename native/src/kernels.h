@@ -83,6 +83,15 @@ struct Quantization {
   uint8_t* y;
 };
 
+// As Quantization, to uint8, for each row of x; scales and zero points are results, too.
+struct RowQuantization {
+  int64_t rows, depth;
+  const float* x;
+  uint8_t* y;
+  float* scales;
+  uint8_t* zero_points;
+};
+
 // y = (x - zero_point) * scale, elementwise.
 struct Dequantization {
   int64_t size;
@@ -262,6 +271,7 @@ struct Kernels {
   void (*add)(const Pool&, const Sum*, int64_t count);
   void (*quantize)(const Pool&, const Quantization*, int64_t count);
   void (*dequantize)(const Pool&, const Dequantization*, int64_t count);
+  void (*quantize_rows)(const Pool&, const RowQuantization&);
   void (*extremes)(const Pool&, const Range*, int64_t count);
   void (*row_sums)(const Pool&, const Rows*, int64_t count);
   void (*means)(const Pool&, const Means*, int64_t count);

@@ -29,8 +29,8 @@ JAXDML_OPTIONS __ubsan_default_options() { return "abort_on_error=1:print_stackt
 
 extern "C" {
 XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_cpu_quantized, jaxdml_cpu_dequantized,
-    jaxdml_cpu_extremes, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter, jaxdml_cpu_means,
-    jaxdml_cpu_max_pool, jaxdml_cpu_looked_up, jaxdml_cpu_products, jaxdml_cpu_dequantize_blocks,
+    jaxdml_cpu_extremes, jaxdml_cpu_quantized_rows, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter,
+    jaxdml_cpu_means, jaxdml_cpu_max_pool, jaxdml_cpu_looked_up, jaxdml_cpu_products, jaxdml_cpu_dequantize_blocks,
     jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks, jaxdml_cpu_rows, jaxdml_cpu_attention;
 const char* jaxdml_cpu_choose(const char*);
 int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
@@ -213,6 +213,17 @@ Call extremes(Random& random, const Kernels&) {
   return call;
 }
 
+Call quantized_rows(Random& random, const Kernels&) {
+  const Extents rows = Extents{extent(random, 9)} + random_leading(random);
+  const int64_t depth = 1 + extent(random, 200);
+  Call call = {&jaxdml_cpu_quantized_rows};
+  call.arguments = {{kFloat, rows + Extents{depth}}};
+  call.results = {{XLA_FFI_DataType_U8, rows + Extents{depth}},
+                  {kFloat, rows + Extents{1}},
+                  {XLA_FFI_DataType_U8, rows + Extents{1}}};
+  return call;
+}
+
 Call row_sums(Random& random, const Kernels&) {
   const Extents rows = Extents{extent(random, 9)} + random_leading(random);
   Call call = {&jaxdml_cpu_row_sums};
@@ -258,8 +269,7 @@ Call looked_up(Random& random, const Kernels&) {
   const XLA_FFI_DataType x = is_word ? word(random) : byte(random);
   const XLA_FFI_DataType type = random.chance(50) ? word(random) : byte(random);
   Call call = {&jaxdml_cpu_looked_up};
-  call.arguments = {{x, some(random, leading) + shape},
-                    {type, some(random, leading) + Extents{is_word ? 65536 : 256}}};
+  call.arguments = {{x, some(random, leading) + shape}, {type, some(random, leading) + Extents{is_word ? 65536 : 256}}};
   call.results = {{type, leading + shape}};
   call.attributes = {leading_count(leading)};
   return call;
@@ -270,9 +280,12 @@ Call products(Random& random, const Kernels&) {
   Extents of_b = shape;
   for (size_t i = size_t(random.below(5)); i < of_b.size(); i++) of_b[i] = 1;
   Call call = {&jaxdml_cpu_products};
-  call.arguments = {{byte(random), some(random, leading) + shape}, {byte(random), some(random, leading)},
-                    {byte(random), some(random, leading) + of_b},  {byte(random), some(random, leading)},
-                    {kFloat, some(random, leading)},               {byte(random), some(random, leading)}};
+  call.arguments = {{byte(random), some(random, leading) + shape},
+                    {byte(random), some(random, leading)},
+                    {byte(random), some(random, leading) + of_b},
+                    {byte(random), some(random, leading)},
+                    {kFloat, some(random, leading)},
+                    {byte(random), some(random, leading)}};
   call.results = {{byte(random), leading + shape}};
   call.attributes = {leading_count(leading)};
   return call;
@@ -528,6 +541,7 @@ Kind kinds[] = {{"matmul", matmul, 0, 0},
                 {"quantized", quantized, 0, 0},
                 {"dequantized", dequantized, 0, 0},
                 {"extremes", extremes, 0, 0},
+                {"quantized_rows", quantized_rows, 0, 0},
                 {"row_sums", row_sums, 0, 0},
                 {"pack_matrix", pack_matrix, 0, 0},
                 {"pack_filter", pack_filter, 0, 0},

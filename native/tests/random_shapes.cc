@@ -487,6 +487,30 @@ Case range_case(Random& random, int64_t size, int64_t count) {
   return of;
 }
 
+Case row_quantization_case(Random& random, int64_t rows, int64_t depth) {
+  Case of;
+  of.what = text("%d quantized rows of %d", int(rows), int(depth));
+  float* const x = of.inputs.emplace_back(random, rows * depth * 4, 4).as<float>();
+  for (int64_t m = 0; m < rows; m++) {
+    const float magnitude = float(std::exp2(40 * random.fraction() - 20)), shift = random.chance(50) ? 0.5f : 1.5f;
+    for (int64_t k = 0; k < depth; k++)
+      x[m * depth + k] = random.chance(5) ? 0 : magnitude * (random.fraction() - shift);
+    if (random.chance(5)) x[m * depth + random.below(depth)] = std::numeric_limits<float>::quiet_NaN();
+    if (random.chance(5)) x[m * depth + random.below(depth)] = std::numeric_limits<float>::infinity();
+    if (random.chance(5)) x[m * depth + random.below(depth)] = -std::numeric_limits<float>::infinity();
+    if (random.chance(5)) std::fill_n(x + m * depth, depth, 0.0f);
+  }
+  const RowQuantization one = {rows, depth, x, nullptr, nullptr, nullptr};
+  of.expected.push_back(expected(one));
+  of.run = [one](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    const Bytes scales(random, one.rows * 4, 4);
+    uint8_t* const zero_points = y[0].at() + one.rows * one.depth;
+    kernels.quantize_rows(pool, {one.rows, one.depth, one.x, y[0].at(), scales.as<float>(), zero_points});
+    memcpy(zero_points + one.rows, scales.at(), size_t(one.rows * 4));
+  };
+  return of;
+}
+
 Case row_sums_case(Random& random, int64_t size, int64_t count) {
   Case of;
   of.y_bytes = 4;
@@ -620,11 +644,12 @@ Case max_pool_case(Random& random, int64_t images, int64_t height, int64_t width
   set_windows(random, one, 0, height);
   set_windows(random, one, 1, width);
   const auto far = [](int64_t number) { return static_cast<long long>(number); };
-  of.what = text("max pool of %d images %d x %d, windows %d x %d, strides %lld %lld, dilations %lld %lld, padding %lld "
-                 "%lld, to %d x %d, %s",
-                 int(images), int(height), int(width), int(one.window[0]), int(one.window[1]), far(one.stride[0]),
-                 far(one.stride[1]), far(one.dilation[0]), far(one.dilation[1]), far(one.start[0]), far(one.start[1]),
-                 int(one.y_height), int(one.y_width), name_of(one.is_signed));
+  of.what = text(
+      "max pool of %d images %d x %d, windows %d x %d, strides %lld %lld, dilations %lld %lld, padding %lld "
+      "%lld, to %d x %d, %s",
+      int(images), int(height), int(width), int(one.window[0]), int(one.window[1]), far(one.stride[0]),
+      far(one.stride[1]), far(one.dilation[0]), far(one.dilation[1]), far(one.start[0]), far(one.start[1]),
+      int(one.y_height), int(one.y_width), name_of(one.is_signed));
   one.x = tensor(of, random, images * height * width, one.is_signed);
   of.expected.push_back(expected(one));
   of.run = [one](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
@@ -777,7 +802,7 @@ Case row_products_case(Random& random, int64_t columns) {
   rows->one.columns = columns;
   for (int i = 0; i < 2; i++) {
     auto* const at = of.inputs.emplace_back(random, columns * 4, 4).as<float>();
-    constexpr float kNumbers[] = {kOnEdge[0], kOnEdge[1],    0x1.000002p-126f, 0x1.fffffcp-1f, 0x1p-63f, 0x1.fffffep-64f,
+    constexpr float kNumbers[] = {kOnEdge[0], kOnEdge[1],  0x1.000002p-126f, 0x1.fffffcp-1f, 0x1p-63f, 0x1.fffffep-64f,
                                   0.0f,       0x1.8p-126f, 0x1.fffffep127f,  1.0f,           1e-40f};
     for (int64_t k = 0; k < columns; k++)
       at[k] = kNumbers[random.below(std::size(kNumbers))] * (random.chance(50) ? 1.0f : -1.0f);
@@ -839,7 +864,7 @@ Case product_case(Random& random, int64_t size, int64_t count) {
     one.a = tensor(of, random, one.size, one.a_is_signed);
     one.b = tensor(of, random, runs, one.b_is_signed);
     one.multiplier = scale(random, std::exp2(14 * random.fraction() - 14), style);
-    if (random.chance(5)) one.multiplier = 0.5f;  // ties
+    if (random.chance(5)) one.multiplier = 0.5f;                                      // ties
     if (random.chance(5)) one.multiplier = std::exp2(float(random.between(14, 34)));  // beyond int32
     one.a_zero_point = zero_point(random, one.a_is_signed);
     one.b_zero_point = zero_point(random, one.b_is_signed);
@@ -1234,6 +1259,8 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return dequantization_case(random, 65536 + 7, 2); },
     [](Random& random) { return range_case(random, 3 * 65536 + 7, 2); },
     [](Random& random) { return row_sums_case(random, 3 * 65536 + 7, 2); },
+    [](Random& random) { return row_quantization_case(random, 3, 70001); },
+    [](Random& random) { return row_quantization_case(random, 4001, 17); },
     [](Random& random) { return means_case(random, 3 * 65536 + 7, 2); },
     [](Random& random) { return max_pool_case(random, 5, 112, 112); },
     [](Random& random) { return max_pool_case(random, 1, 3, 100000); },
@@ -1267,7 +1294,8 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 91) return product_case(random, size, count);
   if (kind < 94) return sum_case(random, size, count);
   if (kind < 96) return quantization_case(random, size, count);
-  if (kind < 98) return dequantization_case(random, size, count);
+  if (kind < 97) return dequantization_case(random, size, count);
+  if (kind < 98) return row_quantization_case(random, extent(random, 40), extent(random, 300));
   return kind < 99 ? range_case(random, size, count) : row_sums_case(random, size, count);
 }
 

@@ -158,6 +158,29 @@ inline Output expected(const Range& one) {
   return y;
 }
 
+// The rows, then the zero points, then the scales.
+inline Output expected(const RowQuantization& one) {
+  Output y(size_t(one.rows * (one.depth + 5)));
+  for (int64_t m = 0; m < one.rows; m++) {
+    const float* const x = one.x + m * one.depth;
+    float low = 0, high = 0;
+    bool has_nan = false;
+    for (int64_t i = 0; i < one.depth; i++) {
+      has_nan |= x[i] != x[i];
+      low = std::min(low, x[i]);
+      high = std::max(high, x[i]);
+    }
+    const float extent = high - low, scale = has_nan  ? std::numeric_limits<float>::quiet_NaN()
+                                             : extent ? extent / 255
+                                                      : 1;
+    const uint8_t zero_point = saturated(0 - low / scale, 0, false);
+    memcpy(y.data() + one.rows * (one.depth + 1) + m * 4, &scale, 4);
+    y[size_t(one.rows * one.depth + m)] = zero_point;
+    for (int64_t i = 0; i < one.depth; i++) y[size_t(m * one.depth + i)] = saturated(x[i] / scale, zero_point, false);
+  }
+  return y;
+}
+
 inline Output expected(const Rows& one) {
   Output y(size_t(one.rows * 4));
   for (int64_t m = 0; m < one.rows; m++) {

@@ -8,7 +8,7 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.native_calls import A, B, F, X, native_calls, needs_native
 from jaxdml import reference
-from jaxdml.ptq._integers.operators import dynamic_product
+from jaxdml.ptq._integers.operators import _by_range, dynamic_product, quantized_rows
 
 V = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
 WORDS = np.random.default_rng(1).integers(-(2**15), 2**15, (3, 37), np.int16)
@@ -84,11 +84,38 @@ def test_vmap_is_folded(name):
     assert_same_bits(jax.jit(twice)(stack.reshape(2, 2, *x.shape)).reshape(expected.shape), expected)
 
 
+ODD = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-40, -1e-42, 2**-126, 3e38, -3e38], np.float32)
+
+
+def odd_rows(seed):
+    """Rows of all magnitudes, some with one sign, some with odd numbers, some of zeros alone."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(*rng.integers(1, 5, 2), rng.integers(1, 200))) * np.exp2(rng.integers(-130, 120, (1, 1, 1)))
+    x = np.abs(x) * rng.choice([-1, 1], x.shape if rng.random() < 0.5 else (1, 1, 1)) * (rng.random((1, 1, 1)) < 0.9)
+    is_odd = rng.random(x.shape) < rng.choice([0, 0.01])
+    return np.where(is_odd, rng.choice(ODD, x.shape), x.astype(np.float32))
+
+
+@needs_native
+def test_quantized_rows_have_the_bits_of_xla():
+    by_xla = jax.jit(lambda x: _by_range(x, -1, np.uint8, symmetric=False))
+    for seed in range(12):
+        x = odd_rows(seed)
+        expected = by_xla(x)
+        for one, other in zip(quantized_rows(x), expected, strict=True):
+            assert_same_bits(one, other)
+        assert native_calls(quantized_rows, x) == ["quantized_rows"]
+    mapped = jax.vmap(jax.vmap(quantized_rows))
+    assert native_calls(mapped, x) == ["quantized_rows"]
+    for one, other in zip(mapped(x), expected, strict=True):
+        assert_same_bits(one, other)
+
+
 @needs_native
 def test_a_product_of_quantized_rows_keeps_weights_packed():
     """Parameters of each row need no batch of products, which would unpack prepared weights in every call."""
     a, b = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32), dml.prepare_matrix_multiply_b(B)
     scales = np.full(20, 0.1, np.float32)
-    assert native_calls(dynamic_product, a, b, scales) == ["matmul"]
+    assert native_calls(dynamic_product, a, b, scales) == ["quantized_rows", "matmul"]
     assert "s8[64,20]" not in jax.jit(dynamic_product).lower(a, b, scales).compile().as_text()
     assert_same_bits(dynamic_product(a, b, scales), dynamic_product(a, B, scales))

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.kernel_call import with_kernel
+from jaxdml._arithmetic.native_elementwise import QUANTIZE_ROWS
 from jaxdml._graph.graph import Operator
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
 from jaxdml._operators.quantized_linear_average_pooling import quantized_linear_average_pooling
@@ -103,11 +105,17 @@ def dynamic_product(
     b_scale = b_scale * np.float32(alpha) if alpha != 1.0 else b_scale
 
     def multiply(a: Array) -> Array:
-        of_a, a_scale, a_zero_point = _by_range(a, -1, np.uint8, symmetric=False)
+        of_a, a_scale, a_zero_point = quantized_rows(a.astype(np.float32))
         return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
 
     # Prepared weights support only a single product of all rows.
     return by_rows(multiply, a, rows if b.ndim > 2 else a.ndim - 1)
+
+
+@with_kernel(QUANTIZE_ROWS)
+def quantized_rows(x: Array) -> tuple[Array, Array, Array]:
+    """Quantizes each row of float32 x to uint8 with its own range; scales and zero points are [..., 1]."""
+    return _by_range(x, -1, np.uint8, symmetric=False)
 
 
 def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Array, Array, Array]:
