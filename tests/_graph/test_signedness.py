@@ -1,5 +1,7 @@
 """Models that quantize to int8 and to uint8, as NNCF writes them, run on integers of one type."""
 
+from functools import partial
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -30,14 +32,34 @@ def mixed(first, middle, last, shown=()):
     return build.model()
 
 
+def residual(blocks, before, after):
+    """A residual network of 1 + 2 * blocks convolutions, with the grid `after` behind relu and `before` elsewhere."""
+    build = Builder()
+
+    def convolved(value, size, outputs=4):
+        weights = build.drawn((outputs, 4, size, size), "s8")
+        scales = Grid("s8", np.linspace(0.004, 0.006, outputs, dtype=np.float32), np.zeros(outputs, np.int8), axis=0)
+        return build.node("Conv", value, build.dequantize(weights, scales), pads=[size // 2] * 4)
+
+    def activated(value):
+        return build.pair(build.node("Relu", value), after)
+
+    x = activated(convolved(build.pair(build.input(X.shape), before), 3))
+    for _ in range(blocks):
+        branch = build.pair(convolved(activated(convolved(x, 3)), 3), before)
+        x = activated(build.node("Add", branch, x))
+    build.output(x)
+    return build.model()
+
+
 def unsigned(grid):
     return grid if grid.dtype == "u8" else grid.but(dtype="u8", zero_point=(grid.zero_point or 0) + 128)
 
 
-def computed(*grids, shown=()):
+def computed(*grids, make=mixed, **options):
     """The model, after its outputs were compared with onnxruntime's for the same model in uint8 only."""
-    loaded = jaxdml.onnx.load(mixed(*grids, shown), numerics="onnxruntime")
-    alone = mixed(*map(unsigned, grids), shown)
+    loaded = jaxdml.onnx.load(make(*grids, **options), numerics="onnxruntime")
+    alone = make(*map(unsigned, grids), **options)
     session = onnxruntime.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = session.run(None, {session.get_inputs()[0].name: X})
     for value, other in zip(loaded.apply(loaded.params, X).values(), expected, strict=True):
@@ -54,6 +76,14 @@ def test_all_of_them_run_on_integers(grids):
     model = computed(*grids)
     assert [name for name in model.operators if name.startswith("QLinear")] == ["QLinearConv"] * 2 + ["QLinearAdd"]
     assert "2 of 2 convolutions and products" in str(model)
+
+
+@pytest.mark.rare
+def test_a_residual_network_of_nncf_runs_on_integers():
+    """NNCF quantizes to uint8 behind relu, and to int8 elsewhere."""
+    model = computed(S8, U8.but(zero_point=0), make=partial(residual, 10))
+    assert "21 of 21 convolutions and products" in str(model)
+    assert model.operators.count("QLinearAdd") == 10
 
 
 def test_integers_that_go_out_keep_their_type():
