@@ -212,6 +212,16 @@ def test_a_carry_has_no_grid_of_its_own():
         assert (float(np.max(np.abs(error))) < 0.05) == at_start
 
 
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_weights_rounded_before_a_scan_are_rounded_again(is_rounded):
+    def apply(w, x):
+        w = dml.fake_quantize(w, np.float32(0.01), output_dtype=np.int8) if is_rounded else w
+        return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, w)[0]
+
+    model = ptq.quantize(apply, normal(3, 8, 8, scale=0.3), [normal(16, 8)], progress=False)
+    assert ("fake_quantize rounds the weights to another grid: they are rounded again" in str(model)) == is_rounded
+
+
 REMARKS = {
     "no contraction reads or writes what it quantizes": lambda p, x: jnp.exp(
         dml.fake_quantize(jnp.sin(x @ p["a"]), 0.01, np.uint8(128))

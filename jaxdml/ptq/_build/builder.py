@@ -224,9 +224,9 @@ class Builder:
 
         return arranged
 
-    def has_rounded_weights(self, contraction: Contraction) -> bool:
-        """Whether the function applies `fake_quantize` to a contraction's weights, or to arrays that make them."""
-        makers = map(self.fixed.maker, self.fixed.sources(contraction.weight))
+    def is_rounded(self, name: str) -> bool:
+        """Whether the function applies `fake_quantize` to a fixed value, or to arrays that make it."""
+        makers = map(self.fixed.maker, self.fixed.sources(name))
         return any(maker is not None and maker.name.startswith(NAME_IN_JAXPRS) for maker in makers)
 
     def _scales(self, contraction: Contraction, given: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdml._graph.evaluate import described
 from jaxdml._graph.graph import Graph, Node, without_dead
+from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._build.operators import FAKE_QUANTIZE
@@ -80,6 +81,13 @@ class Unit:
     def with_weights(self) -> set[str]:
         """The names of the contractions that multiply by known weights."""
         return {layer.name for _, unit in self.each() for layer in unit.builder.contractions if layer.weight}
+
+    def has_rounded_weights(self, contraction: Contraction) -> bool:
+        """Whether the function applies `fake_quantize` to a contraction's weights, in the unit or around the scan."""
+        weight = contraction.weight
+        return self.builder.is_rounded(weight) or any(
+            self.params[leaf].is_rounded for leaf in self.builder.fixed.leaves(weight)
+        )
 
     def can_read_wide(self) -> set[str]:
         """The names of the contractions that can read 16 bits."""
@@ -225,7 +233,12 @@ def unit_of(
         old = None if like is None else like.bodies.get(name)
         around = zip(inner.program.params.items(), _around(builder, node, inner), strict=True)
         known = {
-            each: Known((each in inner.shared, path), texts.contents[value], program.avals[value].shape)
+            each: Known(
+                (each in inner.shared, path),
+                texts.contents[value],
+                program.avals[value].shape,
+                builder.is_rounded(value),
+            )
             for (each, path), value in around
         }
         body = unit_of(inner.program, choose, like=old, params=known, scan=name, loop=inner)

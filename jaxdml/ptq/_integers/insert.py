@@ -93,7 +93,7 @@ class _Inserter:
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         self._number, self._rank = unit.builder.number, unit.builder.rank
         self._biases = {each.weight_name: each.bias_name for each in unit.builder.contractions if each.has_bias}
-        self._fake = {each.weight_name for each in unit.builder.contractions if unit.builder.has_rounded_weights(each)}
+        self._fake = {each.weight_name for each in unit.builder.contractions if unit.has_rounded_weights(each)}
 
     def graph(self) -> Graph:
         """The graph with quantize and dequantize nodes."""

@@ -53,11 +53,13 @@ class Known(NamedTuple):
       kind: its path; for a param of a body, also whether all steps share it.
       text: the text of its value, as in `Texts.contents`.
       shape: the shape of its value.
+      is_rounded: whether the function applies `fake_quantize` to the value around the scan that it is part of.
     """
 
     kind: tuple[Any, ...]
     text: str = ""
     shape: tuple[Any, ...] = ()
+    is_rounded: bool = False
 
 
 def corresponding(params: Mapping[str, Known], like: Mapping[str, Known]) -> dict[str, str]:
