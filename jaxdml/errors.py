@@ -185,16 +185,18 @@ def misfit(
     else:
         return None
     parameters = [each for each in signature.parameters.values() if each.name != "self"]
-    names = [each.name for each in parameters]
+    names = {each.name: f"*{each.name}" if each.kind is each.VAR_POSITIONAL else each.name for each in parameters}
+    by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    any_name = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] + by_name
     is_open = any(each.kind is each.VAR_KEYWORD for each in parameters)
     for name in named if not is_open else ():
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1, cutoff=SIMILAR)
-            hint = f"did you mean {close[0]}?" if close else f"the arguments are {', '.join(names)}"
+        if name not in any_name:
+            close = difflib.get_close_matches(name, any_name, n=1, cutoff=SIMILAR)
+            listed = f"the arguments are {', '.join(names.values())}{'' if any_name else ', by position'}"
+            hint = f"did you mean {close[0]}?" if close else listed
             text = f"{function}: there is no argument {name}; {(hints or {}).get(name, hint)}"
             return ArgumentTypeError(text, operator=function, tensor=name, rule="argument")
-    by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    takes = f"it takes {', '.join(name for name in names if name not in by_name)}"
+    takes = f"it takes {', '.join(text for name, text in names.items() if name not in by_name)}"
     takes += f", and by name only: {', '.join(by_name)}" if by_name else ""
     return ArgumentTypeError(f"{function}: {text}; {takes}", operator=function, rule="argument", expected=tuple(names))
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
+from jax import export, lax
 from jax.ad_checkpoint import checkpoint_name
 
 import jaxdml as dml
@@ -21,6 +21,10 @@ def traced(make, count):
     """The program of make(W, count), and the name of its result."""
     program = program_of(lambda w, x: make(w, x.shape[0]), W, (jax.ShapeDtypeStruct((count,), np.float32),))
     return program, program.outputs[0]
+
+
+def text_of(program, result):
+    return contents_of(program, FixedValues(program))[result]
 
 
 def repeated(w, count):
@@ -65,7 +69,7 @@ def test_equal_elements_along_the_batch_axis_are_known_for_any_batch(name):
         is_equal = (value == value.take([0], axis)).all()
         assert is_equal or axis in varying
     assert 0 not in varying
-    texts = [contents_of(program)[result] for program, result in (traced(make, count) for count in (1, 2, 3))]
+    texts = [text_of(*traced(make, count)) for count in (1, 2, 3)]
     assert texts == texts[:1] * 3
 
 
@@ -73,9 +77,10 @@ VARYING = {  # arrays that vary along the axis 0, though their inputs do not
     "concatenate": lambda t: jnp.concatenate([t, t + 1]),
     "pad": lambda t: jnp.pad(t, ((1, 0), (0, 0), (0, 0))),
     "cumsum": lambda t: jnp.cumsum(t, 0),
-    "iota": lambda t: jax.lax.broadcasted_iota(np.float32, t.shape, 0),
+    "iota": lambda t: lax.broadcasted_iota(np.float32, t.shape, 0),
     "gather": lambda t: jnp.take(W, jnp.arange(len(t)), axis=0),
     "gather of each": lambda t: jnp.take_along_axis(t, jnp.arange(len(t))[:, None, None], 1),
+    "gather of each matrix": lambda t: jnp.take_along_axis(t[0], jnp.zeros((6, 1), int), 1, mode="clip"),
     "dynamic": lambda t: t.at[0].set(0),
 }
 
@@ -85,6 +90,25 @@ VARYING = {  # arrays that vary along the axis 0, though their inputs do not
 def test_what_varies_along_the_batch_axis_is_known(name):
     program, result = traced(lambda w, count: VARYING[name](repeated(w, count)), 3)
     assert 0 in FixedValues(program).varying(result)
+
+
+def turned(count):
+    """The first row of W in blocks: down the columns, along the rows, or both."""
+    return jnp.broadcast_to(W[0].reshape(count, 6 // count), (6, 6))
+
+
+def shifted(t):
+    """Zeros: the padding in front of the only matrix, from which the end is cut."""
+    return lax.pad(t, np.float32(0), [(1, -1, 0), (0, 0, 0), (0, 0, 0)])
+
+
+def filled(t):
+    return t.at[np.uint32([0, 1, 2])].get(mode="fill", fill_value=0)
+
+
+def cut(t, sizes):
+    numbers = lax.GatherDimensionNumbers((0, 1), (), (0, 1))
+    return lax.gather(t[0], np.int32([0, 0]), numbers, sizes, mode="clip").reshape(6)
 
 
 DIFFERENT = {  # functions of an array whose axis 0 has equal elements; the functions of a pair have different results
@@ -106,13 +130,26 @@ DIFFERENT = {  # functions of an array whose axis 0 has equal elements; the func
     "axis of parts": (lambda t: jnp.split(t, [1], 1)[0][:, 0], lambda t: jnp.split(t, [1], 2)[0][..., 0]),
     "direction": (lambda t: t[:, ::-1], lambda t: t[:, :, ::-1]),
     "padding": (lambda t: jnp.pad(t, ((0, 0), (1, 0), (0, 0))), lambda t: jnp.pad(t, ((0, 0), (0, 1), (0, 0)))),
+    "copies": (lambda t: jnp.concatenate([t, t[:1] + 1]), lambda t: jnp.concatenate([t[:1], t + 1])),
+    "padding of one": (lambda t: lax.pad(t[:1], np.float32(0), [(0, 0, 0)] * 3), lambda t: shifted(t[:1])),
+    "merged axes": (
+        lambda t: jnp.broadcast_to(t[0], (6, 6, 6)).reshape(6, 36),
+        lambda t: jnp.broadcast_to(t[0][:, None], (6, 6, 6)).reshape(6, 36),
+    ),
+    "scattered": (lambda t: turned(6).at[0].set(0), lambda t: turned(1).at[0].set(0)),
+    "taken": (
+        lambda t: jnp.take(turned(6), np.uint32([0, 2]), 0, mode="clip"),
+        lambda t: jnp.take(turned(1), np.uint32([0, 2]), 0, mode="clip"),
+    ),
+    "filled": (lambda t: filled(t), lambda t: filled(t[:2])),
+    "slices": (lambda t: cut(t, (1, 6)), lambda t: cut(t, (6, 1))),
     "order": (lambda t: jnp.concatenate([t, t + 1], 1), lambda t: jnp.concatenate([t + 1, t], 1)),
     "tile": (lambda t: jnp.tile(t, (1, 2, 1)), lambda t: jnp.repeat(t, 2, 1)),
     "sorted axis": (lambda t: jnp.sort(t, 1), lambda t: jnp.sort(t, 2)),
     "reduced axis": (lambda t: t.max(1), lambda t: t.max(2)),
     "reduced size": (lambda t: t.sum(0), lambda t: t[:2].sum(0)),
     "accumulated axis": (lambda t: jnp.cumsum(t, 1), lambda t: jnp.cumsum(t, 2)),
-    "accumulated from": (lambda t: jnp.cumsum(t, 1), lambda t: jax.lax.cumsum(t, 1, reverse=True)),
+    "accumulated from": (lambda t: jnp.cumsum(t, 1), lambda t: lax.cumsum(t, 1, reverse=True)),
     "size": (lambda t: jnp.cumsum(t, 0), lambda t: jnp.cumsum(t[:2], 0)),
     "reshape": (lambda t: t.reshape(-1, 9, 4), lambda t: t.reshape(-1, 4, 9)),
     "indices": (lambda t: jnp.take(t, np.array([0, 1]), 1), lambda t: jnp.take(t, np.array([1, 0]), 1)),
@@ -126,7 +163,7 @@ def test_different_elements_have_different_texts(name):
     programs = [traced(lambda w, count, f=f: f(repeated(w, count)), 3) for f in DIFFERENT[name]]
     values = [np.asarray(f(repeated(W, 3))) for f in DIFFERENT[name]]
     assert values[0].dtype != values[1].dtype or not np.array_equal(*values)
-    one, other = (contents_of(program)[result] for program, result in programs)
+    one, other = (text_of(*program) for program in programs)
     assert one != other
 
 
@@ -204,3 +241,28 @@ def test_other_weights_computed_for_a_batch_have_a_remedy():
     model = dml.ptq.quantize(remedy, p, [x], progress=False)
     for batch in (x, x[:2], x[:1]):
         assert decibels(model.apply(model.params, batch), apply(p, batch)) > 30
+
+
+TURNED = {  # the batch size decides whether the elements of a matrix lie along its rows or its columns
+    "product": lambda p, x: x @ turned(len(x)),
+    "bias": lambda p, x: jnp.einsum("bi,ijk->bjk", x, p["t"]) + turned(len(x))[None],
+    "scale": lambda p, x: jnp.einsum("bi,ijk->bjk", x, p["t"]) * turned(len(x))[None],
+    "outputs": lambda p, x: jnp.einsum(
+        "bi,ijk->bjk", x, jnp.broadcast_to(jnp.expand_dims(p["s"], 1 + len(x) % 2), (6, 6, 6))
+    ),
+    "scan": lambda p, x: lax.scan(lambda h, c: (h @ c @ turned(len(x)), None), x, p["t"][:2])[0],
+    "scan around": lambda p, x: scanned(p, x, turned(len(x))),
+}
+
+
+def scanned(p, x, w):
+    return lax.scan(lambda h, c: (h @ c @ w, None), x, p["t"][:2])[0]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", TURNED)
+def test_axes_of_values_may_not_depend_on_sizes(name):
+    p = {"t": normal(6, 6, 6), "s": normal(6, 6)}
+    model = dml.ptq.quantize(TURNED[name], p, [normal(1, 6)], progress=False)
+    with pytest.raises(dml.ptq.PtqError, match="depend on the sizes of the inputs"):
+        model.apply(model.params, normal(6, 6))

@@ -10,6 +10,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -217,12 +218,26 @@ def test_an_argument_that_is_not_there_is_an_error_like_that_of_operators(name):
         (lambda: dml.prepare_convolution_filter(W, groups=2), "argument groups; did you mean group_count?"),
         (lambda: dml.fake_quantize(X), "missing a required argument: 'scale'; it takes input, scale, zero_point, and "),
         (lambda: dml.prepare_matrix_multiply_b(W, 3), "too many positional arguments; it takes b$"),
-        (lambda: dml.ptq.Model.apply(), "Model.apply: missing a required argument: 'self'"),
+        (
+            lambda: dml.ptq.Model.apply(),
+            "Model.apply: missing a required argument: 'self'; it takes params, \\*inputs$",
+        ),
     ],
 )
 def test_the_error_names_what_the_function_takes(wrong, text):
     with pytest.raises(ArgumentTypeError, match=text):
         wrong()
+
+
+def test_inputs_that_may_not_be_named():
+    model = dml.ptq.quantize(linear, PARAMS, [X], progress=False)
+    with pytest.raises(ArgumentTypeError, match=r"no argument input; the arguments are params, \*inputs, by position$"):
+        model.apply(model.params, input=X)
+
+
+def test_keys_are_no_numbers():
+    with pytest.raises(dml.ptq.PtqError, match="expected a number or an array of numbers"):
+        dml.ptq.scale_and_zero_point(jax.random.key(0), 1, np.int8)
 
 
 def test_a_type_error_of_the_users_code_stays_as_it_is():

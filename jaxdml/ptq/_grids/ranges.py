@@ -190,7 +190,7 @@ def integer_type(argument: str, dtype: Any, allowed: tuple[str, ...], remedy: st
 def _check_numbers(name: str, **given: Any) -> None:
     for argument, x in given.items():
         dtype = x.dtype if isinstance(x, jax.Array) else np.asarray(x).dtype
-        if not jnp.isdtype(dtype, ("bool", "integral", "real floating")):
+        if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.integer, np.floating)):
             raise PtqError(f"{name}: {argument} is {x!r:.60}, expected a number or an array of numbers")
 
 

@@ -1,9 +1,11 @@
 """Texts that identify the elements of fixed values, which are those that are computed without data.
 
 A batch axis of params that are repeated for each input, or any other axis along which all elements are equal, does not
-change a text: the axis may have any position and size, or be left out.
+change a text: the axis may have any position and size, or be left out. So a text does not tell along which axes the
+elements lie, which `places_of` does.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,8 @@ ONE_AXIS, SEVERAL_AXES = ("axis", "dimension"), ("axes", "dimensions")  # parame
 FOR_EACH_AXIS = ("padding_config", "reps", "start_indices", "strides")  # parameters that hold numbers for each axis
 
 
-def contents_of(program: Program) -> dict[str, str]:
+def contents_of(program: Program, fixed: FixedValues) -> dict[str, str]:
     """Maps each fixed value of a program to the text that identifies its elements."""
-    fixed = FixedValues(program)
     contents = {name: name for name in program.params}
     contents |= {name: digest(repr(bits(value)).encode()) for name, value in program.constants.items()}
     for equation in program.equations:
@@ -51,26 +52,59 @@ def _keeps_elements(equation: Equation, program: Program, fixed: FixedValues) ->
     return equation.name in SPREADING and sizes[0] == sizes[-1]
 
 
+def places_of(name: str, equation: Equation | None, program: Program, fixed: FixedValues) -> str:
+    """The axes along which elements of a fixed value may differ: by their roles in a product that reads the value, else
+    counted from the last axis. For some sizes, JAX leaves out leading axes.
+    """
+    groups: dict[str, Any] = {"": range(program.avals[name].ndim)}
+    if equation is not None and equation.name == "dot_general":
+        contracted, batch = (axes[equation.inputs.index(name)] for axes in equation.params["dimension_numbers"])
+        free = [axis for axis in groups[""] if axis not in (*contracted, *batch)]
+        groups = {"contracted": contracted, "batch": batch, "free": free}
+    axes = sorted(fixed.varying(name))
+    return str(
+        [(role, group.index(axis) - len(group)) for axis in axes for role, group in groups.items() if axis in group]
+    )
+
+
 def _params(equation: Equation, program: Program, fixed: FixedValues) -> tuple[str, ...]:
     """The parameters of an equation, and the sizes on which the elements of its results depend, as texts."""
     values = (*equation.inputs, *equation.outputs)
+    varying = [_varying_sizes(name, program, fixed) for name in values]
     if equation.name == "dot_general":
-        params, sizes = _of_product(equation, program, fixed)
-    elif equation.name == "gather":
-        params, sizes = dict(equation.params), list[Any]()
-    elif equation.name in KNOWN:
-        params, sizes = _of_axes(equation, program, fixed)
-    else:
-        return equation.params_text, str([program.avals[name].shape for name in values])
-    return params_text(params), str([sizes, *(_varying_sizes(name, program, fixed) for name in values)])
+        return params_text(_of_product(equation, fixed)), str((varying, _sizes(equation, program, fixed)))
+    if equation.name in KNOWN:
+        return params_text(_of_axes(equation, program, fixed)), str((varying, _sizes(equation, program, fixed)))
+    places = [places_of(name, None, program, fixed) for name in values]
+    return equation.params_text, str((varying, _sizes(equation, program, fixed), places))
 
 
-def _of_axes(equation: Equation, program: Program, fixed: FixedValues) -> tuple[dict[str, Any], list[Any]]:
-    """The parameters of an equation with axes numbered among the varying ones, and the sizes of the reduced axes."""
+def _sizes(equation: Equation, program: Program, fixed: FixedValues) -> Any:
+    """The sizes of axes that do not vary, but on which the elements of a result depend nevertheless."""
+    params, shapes = equation.params, [program.avals[name].shape for name in (*equation.inputs, *equation.outputs)]
+    if equation.name == "dot_general":
+        return [shapes[0][axis] for axis in params["dimension_numbers"][0][0]]
+    if equation.name == "gather":  # how far indices are in bounds, and which elements each of them takes
+        return shapes[0], params["slice_sizes"]
+    if equation.name == "concatenate":
+        return [shape[params["dimension"]] for shape in shapes]
+    if equation.name == "reshape":
+        before, after, axes = shapes[0], shapes[1], fixed.varying(equation.inputs[0])
+        kept = itertools.takewhile(lambda axis: axis not in axes and before[axis] == after[axis], range(len(after)))
+        first = len(list(kept))  # leading axes that stay, such as a batch axis
+        return before[first:], sorted(axis - first for axis in axes)
+    if equation.name in KNOWN:
+        return [shapes[0][axis] for axis in params.get("axes", ())]
+    return shapes
+
+
+def _of_axes(equation: Equation, program: Program, fixed: FixedValues) -> dict[str, Any]:
+    """The parameters of an equation, with axes numbered among those that vary or are padded."""
     values = (*equation.inputs, *equation.outputs)
     rank = max(program.avals[name].ndim for name in values)
     aligned = [fixed.varying(name) for name in values if program.avals[name].ndim == rank]
-    places = {axis: place for place, axis in enumerate(sorted(frozenset[int]().union(*aligned)))}
+    padded = {axis for axis, counts in enumerate(equation.params.get("padding_config", ())) if any(counts)}
+    places = {axis: place for place, axis in enumerate(sorted(padded.union(*aligned)))}
 
     def numbered(key: str, value: Any) -> Any:
         if key in ONE_AXIS:
@@ -80,17 +114,15 @@ def _of_axes(equation: Equation, program: Program, fixed: FixedValues) -> tuple[
         return [value[axis] for axis in places] if key in FOR_EACH_AXIS and value is not None else value
 
     params = {key: numbered(key, value) for key, value in equation.params.items()}
-    params["aligned"] = [[places[axis] for axis in sorted(axes)] for axes in aligned]
-    return params, [program.avals[equation.inputs[0]].shape[axis] for axis in equation.params.get("axes", ())]
+    return params | {"aligned": [[places[axis] for axis in sorted(axes)] for axes in aligned]}
 
 
-def _of_product(equation: Equation, program: Program, fixed: FixedValues) -> tuple[dict[str, Any], list[Any]]:
-    """The parameters of a product with axes numbered among the varying ones, and the sizes of the contracted axes."""
+def _of_product(equation: Equation, fixed: FixedValues) -> dict[str, Any]:
+    """The parameters of a product, with axes numbered among those that vary."""
     contracted, batch = equation.params["dimension_numbers"]
     places = [{axis: place for place, axis in enumerate(sorted(fixed.varying(name)))} for name in equation.inputs]
     pairs = [[(places[0].get(i), places[1].get(j)) for i, j in zip(*axes, strict=True)] for axes in (contracted, batch)]
-    params = {**equation.params, "dimension_numbers": (pairs[0], [pair for pair in pairs[1] if pair != (None, None)])}
-    return params, [program.avals[equation.inputs[0]].shape[axis] for axis in contracted[0]]
+    return {**equation.params, "dimension_numbers": (pairs[0], [pair for pair in pairs[1] if pair != (None, None)])}
 
 
 def _varying_sizes(name: str, program: Program, fixed: FixedValues) -> list[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from jaxdml.ptq._trace.contents import bits, contents_of
+from jaxdml.ptq._trace.contents import bits, contents_of, places_of
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
 from jaxdml.ptq._trace.fixed import IDENTITIES, FixedValues
 from jaxdml.ptq._trace.signature import digest, holds_code
@@ -115,7 +115,7 @@ class Texts(NamedTuple):
 
     Attributes:
       operations: maps each value computed from data to texts of its equation and of the equation's fixed inputs.
-      contents: maps each fixed value to a text, which sizes change if they change the elements.
+      contents: maps each fixed value to a text, which sizes change if they change the elements or their axes.
     """
 
     operations: Mapping[str, tuple[str, ...]]
@@ -124,13 +124,15 @@ class Texts(NamedTuple):
 
 def texts_of(program: Program) -> Texts:
     """The texts of a program."""
-    contents, operations = contents_of(program), dict[str, tuple[str, ...]]()
+    fixed, operations = FixedValues(program), dict[str, tuple[str, ...]]()
+    contents = contents_of(program, fixed)
     for equation in program.equations:
         # The axes of a contraction of data depend on sizes, because JAX drops axes for some sizes.
         params = "" if equation.name in CONTRACTION_PRIMITIVES else equation.params_text
-        texts = (equation.name, params, *(contents[name] for name in equation.inputs if name in contents))
+        read = [name for name in equation.inputs if name in contents]
+        texts = (equation.name, params, *(contents[name] + places_of(name, equation, program, fixed) for name in read))
         operations |= {name: texts for name in equation.outputs if name not in contents}
-    return Texts(operations, contents)
+    return Texts(operations, {name: text + places_of(name, None, program, fixed) for name, text in contents.items()})
 
 
 def _renamed(program: Program, like: Program, given: Mapping[str, str]) -> Program:

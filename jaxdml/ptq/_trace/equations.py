@@ -219,7 +219,7 @@ def struct_of(x: Any) -> Any:
     if isinstance(x, jax.ShapeDtypeStruct):
         return x
     if isinstance(x, str | type | np.dtype):  # result_type would return the type that x names
-        raise TypeError(f"{x!r:.60} is no array")
+        raise TypeError(f"{x!r:.60} is not an array")
     is_weak = type(x) in (bool, int, float, complex) or bool(getattr(x, "weak_type", False))
     return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x), weak_type=is_weak)
 
