@@ -92,18 +92,23 @@ def test_what_varies_along_the_batch_axis_is_known(name):
     assert 0 in FixedValues(program).varying(result)
 
 
-def turned(count):
-    """The first row of W in blocks: down the columns, along the rows, or both."""
-    return jnp.broadcast_to(W[0].reshape(count, 6 // count), (6, 6))
+def turned(t, count):
+    """A row in blocks: down the columns, along the rows, or both."""
+    return jnp.broadcast_to(t[0, 0].reshape(count, 6 // count), (6, 6))
 
 
-def shifted(t):
-    """Zeros: the padding in front of the only matrix, from which the end is cut."""
-    return lax.pad(t, np.float32(0), [(1, -1, 0), (0, 0, 0), (0, 0, 0)])
+def copies(t, count):
+    return jnp.concatenate([jnp.broadcast_to(t[0, 0] + n, (size, 6)) for n, size in enumerate((count, 8 - count))])
 
 
-def filled(t):
-    return t.at[np.uint32([0, 1, 2])].get(mode="fill", fill_value=0)
+def shifted(t, count):
+    """A matrix between matrices of zeros, of which one is left."""
+    return lax.pad(t[:1], np.float32(0), [(count, -count, 0), (0, 0, 0), (0, 0, 0)])
+
+
+def filled(t, count):
+    matrices = jnp.broadcast_to(t[0], (count, 6, 6))
+    return matrices.at[np.uint32([0, 1, 2])].get(mode="fill", fill_value=0)
 
 
 def cut(t, sizes):
@@ -130,18 +135,18 @@ DIFFERENT = {  # functions of an array whose axis 0 has equal elements; the func
     "axis of parts": (lambda t: jnp.split(t, [1], 1)[0][:, 0], lambda t: jnp.split(t, [1], 2)[0][..., 0]),
     "direction": (lambda t: t[:, ::-1], lambda t: t[:, :, ::-1]),
     "padding": (lambda t: jnp.pad(t, ((0, 0), (1, 0), (0, 0))), lambda t: jnp.pad(t, ((0, 0), (0, 1), (0, 0)))),
-    "copies": (lambda t: jnp.concatenate([t, t[:1] + 1]), lambda t: jnp.concatenate([t[:1], t + 1])),
-    "padding of one": (lambda t: lax.pad(t[:1], np.float32(0), [(0, 0, 0)] * 3), lambda t: shifted(t[:1])),
+    "copies": (lambda t: copies(t, 3), lambda t: copies(t, 5)),
+    "padding of one": (lambda t: shifted(t, 0), lambda t: shifted(t, 1)),
     "merged axes": (
         lambda t: jnp.broadcast_to(t[0], (6, 6, 6)).reshape(6, 36),
         lambda t: jnp.broadcast_to(t[0][:, None], (6, 6, 6)).reshape(6, 36),
     ),
-    "scattered": (lambda t: turned(6).at[0].set(0), lambda t: turned(1).at[0].set(0)),
+    "scattered": (lambda t: turned(t, 6).at[0].set(0), lambda t: turned(t, 1).at[0].set(0)),
     "taken": (
-        lambda t: jnp.take(turned(6), np.uint32([0, 2]), 0, mode="clip"),
-        lambda t: jnp.take(turned(1), np.uint32([0, 2]), 0, mode="clip"),
+        lambda t: jnp.take(turned(t, 6), np.uint32([0, 2]), 0, mode="clip"),
+        lambda t: jnp.take(turned(t, 1), np.uint32([0, 2]), 0, mode="clip"),
     ),
-    "filled": (lambda t: filled(t), lambda t: filled(t[:2])),
+    "filled": (lambda t: filled(t, 3), lambda t: filled(t, 2)),
     "slices": (lambda t: cut(t, (1, 6)), lambda t: cut(t, (6, 1))),
     "order": (lambda t: jnp.concatenate([t, t + 1], 1), lambda t: jnp.concatenate([t + 1, t], 1)),
     "tile": (lambda t: jnp.tile(t, (1, 2, 1)), lambda t: jnp.repeat(t, 2, 1)),
@@ -243,15 +248,19 @@ def test_other_weights_computed_for_a_batch_have_a_remedy():
         assert decibels(model.apply(model.params, batch), apply(p, batch)) > 30
 
 
+def by_batch(p, x):
+    return turned(p["w"], len(x))
+
+
 TURNED = {  # the batch size decides whether the elements of a matrix lie along its rows or its columns
-    "product": lambda p, x: x @ turned(len(x)),
-    "bias": lambda p, x: jnp.einsum("bi,ijk->bjk", x, p["t"]) + turned(len(x))[None],
-    "scale": lambda p, x: jnp.einsum("bi,ijk->bjk", x, p["t"]) * turned(len(x))[None],
+    "product": lambda p, x: x @ by_batch(p, x),
+    "bias": lambda p, x: jnp.einsum("bi,ijk->bjk", x, p["t"]) + by_batch(p, x)[None],
+    "scale": lambda p, x: jnp.einsum("bi,ijk->bjk", x, p["t"]) * by_batch(p, x)[None],
     "outputs": lambda p, x: jnp.einsum(
-        "bi,ijk->bjk", x, jnp.broadcast_to(jnp.expand_dims(p["s"], 1 + len(x) % 2), (6, 6, 6))
+        "bi,ijk->bjk", x, jnp.broadcast_to(jnp.expand_dims(p["t"][0], 1 + len(x) % 2), (6, 6, 6))
     ),
-    "scan": lambda p, x: lax.scan(lambda h, c: (h @ c @ turned(len(x)), None), x, p["t"][:2])[0],
-    "scan around": lambda p, x: scanned(p, x, turned(len(x))),
+    "scan": lambda p, x: lax.scan(lambda h, c: (h @ c @ by_batch(p, x), None), x, p["t"][:2])[0],
+    "around a scan": lambda p, x: scanned(p, x, by_batch(p, x)),
 }
 
 
@@ -262,7 +271,7 @@ def scanned(p, x, w):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TURNED)
 def test_axes_of_values_may_not_depend_on_sizes(name):
-    p = {"t": normal(6, 6, 6), "s": normal(6, 6)}
+    p = {"t": normal(6, 6, 6), "w": W[None]}
     model = dml.ptq.quantize(TURNED[name], p, [normal(1, 6)], progress=False)
     with pytest.raises(dml.ptq.PtqError, match="depend on the sizes of the inputs"):
         model.apply(model.params, normal(6, 6))
