@@ -138,8 +138,8 @@ DIFFERENT = {  # functions of an array whose axis 0 has equal elements; the func
     "copies": (lambda t: copies(t, 3), lambda t: copies(t, 5)),
     "padding of one": (lambda t: shifted(t, 0), lambda t: shifted(t, 1)),
     "merged axes": (
-        lambda t: jnp.broadcast_to(t[0], (6, 6, 6)).reshape(6, 36),
-        lambda t: jnp.broadcast_to(t[0][:, None], (6, 6, 6)).reshape(6, 36),
+        lambda t: jnp.broadcast_to(t[0, 0], (6, 6)).reshape(36),
+        lambda t: jnp.broadcast_to(t[0, 0][:, None], (6, 6)).reshape(36),
     ),
     "scattered": (lambda t: turned(t, 6).at[0].set(0), lambda t: turned(t, 1).at[0].set(0)),
     "taken": (

@@ -84,8 +84,8 @@ def _sizes(equation: Equation, program: Program, fixed: FixedValues) -> Any:
     params, shapes = equation.params, [program.avals[name].shape for name in (*equation.inputs, *equation.outputs)]
     if equation.name == "dot_general":
         return [shapes[0][axis] for axis in params["dimension_numbers"][0][0]]
-    if equation.name == "gather":  # how far indices are in bounds, and which elements each of them takes
-        return shapes[0], params["slice_sizes"]
+    if equation.name == "gather":  # which indices are out of bounds
+        return shapes[0]
     if equation.name == "concatenate":
         return [shape[params["dimension"]] for shape in shapes]
     if equation.name == "reshape":
