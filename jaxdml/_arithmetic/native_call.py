@@ -23,10 +23,17 @@ def is_at_most_two_bytes(dtype: Any) -> bool:
 
 def library_call(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
     """The result of the library's function `name`. Leading dimensions of size 1 broadcast."""
+    return library_calls(name, leading, [result], operands, **attributes)[0]
+
+
+def library_calls(
+    name: str, leading: int, results: Sequence[Result], operands: Sequence[Array], **attributes: Any
+) -> tuple[Array, ...]:  # fmt: skip
+    """As `library_call`, for a function with several results."""
     sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
-    shape, dtype = result
-    full_shape = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
-    return jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(full_shape, dtype))(*operands, **attributes)
+    first = tuple(next((size for size in each if size != 1), 1) for each in sizes)
+    structs = [jax.ShapeDtypeStruct((*first, *shape), dtype) for shape, dtype in results]
+    return tuple(jax.ffi.ffi_call(f"jaxdml_cpu_{name}", structs)(*operands, **attributes))
 
 
 def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:

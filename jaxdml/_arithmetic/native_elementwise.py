@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, is_at_most_two_bytes, is_byte, library_call, operand
+from jaxdml._arithmetic.native_call import Result, is_at_most_two_bytes, is_byte, library_call, library_calls, operand
 
 Array = jax.Array
 
@@ -56,8 +56,7 @@ def _with_one_scale(
 
 
 def _quantize_rows(x: Array, *, leading: int) -> tuple[Array, ...]:
-    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in _quantized_rows_result(x)]
-    return tuple(jax.ffi.ffi_call("jaxdml_cpu_quantized_rows", shapes)(x))
+    return library_calls("quantized_rows", 0, _quantized_rows_result(x), (x,))
 
 
 def _quantized_rows_result(x: Any) -> list[Result]:
@@ -66,7 +65,7 @@ def _quantized_rows_result(x: Any) -> list[Result]:
 
 
 def _takes_quantize_rows(x: Any) -> bool:
-    return bool(x.dtype == jnp.float32 and x.ndim and x.shape[-1] != 0)
+    return 0 not in x.shape
 
 
 def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:

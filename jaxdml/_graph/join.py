@@ -104,8 +104,9 @@ def _entries(
         return compute(x)
     limits = np.iinfo(x.dtype)
     with jax.ensure_compile_time_eval():
-        table = compute_all(np.arange(limits.min, limits.max + 1, dtype=x.dtype).reshape((1,) * (x.ndim - 1) + (-1,)))
-    is_alike = table.size == 256 == table.shape[-1] and table.ndim == x.ndim and table.dtype in BYTES
+        every = np.arange(limits.min, limits.max + 1, dtype=x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        table = compute_all(every)
+    is_alike = table.shape == every.shape and table.dtype in BYTES
     return look_up(x, table.reshape(-1)) if is_alike else compute(x)
 
 

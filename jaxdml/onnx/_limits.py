@@ -24,7 +24,8 @@ class Limits:
 
     Attributes:
       file_bytes: the size of the file. The same limit applies to the total size of all values computed from constants.
-      tensor_bytes: the size of each tensor, in the file or while the model runs.
+      tensor_bytes: the size of each tensor, in the file or while the model runs. A linear Resize of a constant needs
+        several arrays of its result's size at once, which count together.
       nodes: the number of nodes.
       seconds: the time to load the model: wall-clock time while it is read, then CPU time of the loading thread, which
         folds constants and repacks weights. CPU time excludes other programs, so a busy machine loads the same models
@@ -119,9 +120,10 @@ def check_size(shape: tuple[Any, ...], dtype: Any, count: int = 1) -> None:
         raise ModelError(f"shape {shape} has a negative dimension")
     size, limits = math.prod(sizes) * np.dtype(dtype).itemsize * count, _LIMITS.get()
     if size > limits.tensor_bytes:
-        what = "its result" if count == 1 else f"{count} arrays, which it needs for a result"
-        have = "has" if count == 1 else "have"
-        raise ModelError(f"{what} of shape {shape} {have} {size} bytes, {limits.exceeded('tensor_bytes')}")
+        what = (
+            f"its result of shape {shape} has" if count == 1 else f"{count} arrays of its result's shape {shape} have"
+        )
+        raise ModelError(f"{what} {size} bytes, {limits.exceeded('tensor_bytes')}")
 
 
 def check_result(node: Node, value: Any) -> None:

@@ -74,6 +74,14 @@ def test_weights_are_packed_in_one_program(caplog):
         assert_same_bits(alone.data, together.data)
 
 
+@pytest.mark.parametrize(("sizes", "chunks"), [((6, 6, 6), [[0], [1], [2]]), ((4, 5, 6, 12), [[0, 1], [2], [3]])])
+def test_a_program_packs_few_bytes(sizes, chunks, monkeypatch):
+    monkeypatch.setattr(packing, "LEAST_BYTES", 1)
+    monkeypatch.setattr(packing, "MOST_BYTES", 10)
+    waiting = [packing.Waiting(np.zeros(size, np.int8)) for size in sizes]
+    assert list(packing._chunks(range(len(sizes)), waiting)) == chunks
+
+
 @needs_native
 def test_very_many_weights_are_packed_in_several_programs(caplog, monkeypatch):
     """So that neither memory nor the time between checks of the time grows with the model."""

@@ -113,6 +113,28 @@ def test_float64_in_branches_is_named():
         assert model_of(nodes, floats="exact").by_xla == ("if_4.then.tanh_1",)
 
 
+CHOSEN = {  # operators that read doubles and compute nothing on them
+    "Pow": "c = Constant <value = double[1] {1.5}> () y = Pow (f, c)",
+    "Where": (
+        "c = Constant <value = double[1] {1.5}> () e = Constant <value = double[1] {2.5}> () b = Cast <to = 9> (f) "
+        "w = Where (b, c, e) y = Cast <to = 1> (w)"
+    ),
+    "If": """
+        m = ReduceMax <keepdims = 0> (f)
+        i = Cast <to = 9> (m)
+        w = If (i) <
+            then_branch = one () => (double u) { u = Cast <to = 11> (f) },
+            else_branch = two () => (double v) { a = Neg (f) v = Cast <to = 11> (a) }>
+        y = Cast <to = 1> (w)""",
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_choices_between_doubles_have_one_answer(name):
+    with jax.enable_x64(True):
+        assert model_of(CHOSEN[name], floats="exact").by_xla == ()
+
+
 def test_wrong_floats():
     with pytest.raises(DescError, match="floats is 'half', expected 'exact' or 'xla'"):
         model_of("y = Exp (f)", floats="half")

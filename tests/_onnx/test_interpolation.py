@@ -236,6 +236,16 @@ def test_scales_that_onnxruntime_refuses(scale, mode):
     refused(proto, "resize", f"scales are [1.0, 1.0, {float(scale)}, 2.0], expected finite numbers above 0")
 
 
+def test_scales_of_another_shape():
+    proto = with_shape(model_of("float32", scales=(1, 1, 2, 2), mode="linear"))
+    for shape in ((1, 4), (), (3,)):
+        scales = numpy_helper.from_array(np.ones(shape, np.float32), "of_another_shape")
+        del proto.graph.initializer[:]
+        proto.graph.initializer.append(scales)
+        proto.graph.node[0].input[2] = "of_another_shape"
+        refused(proto, "resize", f"scales have the shape {shape}, expected (4,): one for each axis")
+
+
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 def test_types_of_the_region_and_the_scales(mode):
     """They are checked even where the region has no meaning, as in onnxruntime."""

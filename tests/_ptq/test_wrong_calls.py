@@ -126,6 +126,7 @@ QUANTIZE = {  # a wrong call, and words of its error
         "eqx.partition(model, eqx.is_array))",
     ),
     "one array as batches": ({"batches": X}, "batches is one array, expected an iterable of batches: write [array]"),
+    "a batch of lists": ({"batches": [X.tolist()]}, "batch 0 is a list of lists of numbers: write np.asarray(batch, "),
     "batches that are no iterable": ({"batches": 8}, "batches is of type int, expected an iterable of arrays or tup"),
     "no batches": ({"batches": []}, "batches is empty: calibration needs at least one batch"),
     "no batches from a generator": ({"batches": iter(())}, "batches is empty: calibration needs at least one batch"),

@@ -111,6 +111,12 @@ def bombs():
             [constant(one.reshape(1, 1, 1, 1), "one"), constant([1, 1, HUGE, HUGE], "sizes")],
         ),
         "Resize whose steps are larger than its result": resize([1, 1, 900, 900]),
+        "Resize whose input becomes floats": model(
+            [node("Expand", ["one", "shape"], ["x"]), node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear")],
+            [constant(np.ones((1, 1, 1, 1), np.uint8), "one"), constant([1, 1, 5700, 5700], "shape"),
+             constant([1, 1, 1, 1], "sizes")],
+            inputs=[],
+        ),
         "OneHot": _of_shape(
             "OneHot", ["i", "depth", "v"],
             [constant(np.zeros(4, np.int64), "i"), constant(np.int64(2**41), "depth"), constant(np.zeros(2), "v")],

@@ -55,9 +55,9 @@ def interpolate(
     if len(resized) > MOST_AXES:
         raise ModelError(f"{len(resized)} dimensions are resized; supported with mode 'linear': {MOST_AXES}")
     if is_known(x):
-        sizes = {axis.place: axis.resized for axis in resized}
-        shape = tuple(sizes.get(place, size) for place, size in enumerate(x.shape))
-        check_size(shape, np.promote_types(x.dtype, np.float32), _ARRAYS)
+        of_axes, wide = {axis.place: axis.resized for axis in resized}, np.promote_types(x.dtype, np.float32)
+        check_size(x.shape, wide)
+        check_size(tuple(of_axes.get(place, size) for place, size in enumerate(x.shape)), wide, _ARRAYS)
     originals = [axis.originals(coordinates) for axis in resized]
     # ONNX Runtime interpolates bytes in integers if the channels are the last of four dimensions.
     by_integers = not is_float(x) and x.ndim == 4 and resized[0].place == 1

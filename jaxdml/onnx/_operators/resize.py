@@ -258,6 +258,8 @@ def _resized(
     """The output's shape, and the scale of each axis; a symbolic dimension can only keep its size."""
     resized = list(shape)
     if scales is not None and scales.size:
+        if scales.shape != (len(axes),):
+            raise ModelError(f"scales have the shape {scales.shape}, expected {(len(axes),)}: one for each axis")
         ratios = list(scales.astype(np.float32))
         if not all(0 < ratio < np.inf for ratio in ratios):
             raise ModelError(f"scales are {scales.tolist()}, expected finite numbers above 0")
