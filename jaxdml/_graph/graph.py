@@ -45,6 +45,10 @@ class Operator:
     is_pointwise: bool = False
     has_rule: bool = True
 
+    def __post_init__(self) -> None:
+        """A table holds the results of pointwise operators whose inputs are arguments of its program."""
+        assert not (self.is_pointwise and (self.known or self.fixed)), f"{self.name}: it may not see values of inputs"
+
 
 @dataclass(frozen=True, eq=False)
 class Node:

@@ -4,7 +4,7 @@ A hard swish between dequantize and quantize nodes is such a function, and so is
 of the same tensor. The entries are the results of the nodes for every integer, so the bits stay the same.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -120,12 +120,10 @@ class _Program:
     Attributes:
       key: what determines the results; programs with equal keys are equal.
       nodes: the nodes, in topological order; the first value is the argument, and the last output the result.
-      constants: the values that the nodes need to know while JAX traces.
     """
 
     key: tuple[Any, ...]
     nodes: tuple[Node, ...] = field(compare=False)
-    constants: Mapping[str, np.ndarray] = field(compare=False)
 
 
 def _program(
@@ -141,21 +139,11 @@ def _program(
     numbers = {name: constants[value] for value, name in names.items() if value in constants}
     for value in names.keys() & constants.keys():
         check_fits_32_bits(value, constants[value])
-    seen = {place for node in renamed for place in _seen(node)}
-    known = {name: numbers.pop(name) for name in sorted(seen & numbers.keys())}
-    key = (
-        *((id(node.operator), node.inputs, node.outputs, *map(_option, node.options.items())) for node in renamed),
-        *((name, value.dtype, value.shape, value.tobytes()) for name, value in known.items()),
-    )
-    return _Program(key, renamed, known), numbers
+    key = ((id(node.operator), node.inputs, node.outputs, *map(_option, node.options.items())) for node in renamed)
+    return _Program(tuple(key), renamed), numbers
 
 
 _ARGUMENT = "0"
-
-
-def _seen(node: Node) -> Iterator[str]:
-    """The inputs whose values the operator may look at."""
-    return (name for place in (*node.operator.known, *node.operator.fixed) for name in node.inputs[place:][:1])
 
 
 def _option(option: tuple[str, Any]) -> tuple[Any, ...]:
@@ -166,5 +154,5 @@ def _option(option: tuple[str, Any]) -> tuple[Any, ...]:
 
 @partial(jax.jit, static_argnums=0)
 def _evaluated(program: _Program, numbers: dict[str, Array], x: Array) -> Array:
-    values = evaluate(program.nodes, {**program.constants, **numbers, _ARGUMENT: x})
+    values = evaluate(program.nodes, {**numbers, _ARGUMENT: x})
     return values[program.nodes[-1].outputs[0]]

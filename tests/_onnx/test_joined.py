@@ -13,6 +13,7 @@ from helpers.compare import assert_same_bits
 from helpers.compilations import compiled_programs
 from helpers.marks import on_both_kernels
 from helpers.native_calls import needs_native
+from jaxdml._graph.graph import Operator
 from jaxdml._graph.join import joined
 from jaxdml._quantized.onnxruntime.lookup import looked_up
 from jaxdml.errors import ModelError
@@ -202,3 +203,9 @@ def test_what_has_no_table_is_computed_node_by_node(name):
     x = np.asarray(images(dtype).reshape(-1)[0] if shape == () else images(dtype))
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     assert_same_bits(model.apply(model.params, x)["y"], session.run(None, {"x": x})[0])
+
+
+def test_operators_of_tables_see_no_values():
+    """The numbers of a table's function are arguments of a compiled program."""
+    with pytest.raises(AssertionError, match="it may not see values of inputs"):
+        Operator("seeing", abs, is_pointwise=True, known=(1,))
