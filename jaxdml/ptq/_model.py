@@ -217,6 +217,8 @@ class Model:
         """
         if not is_integer(advice) or advice < 0:
             raise PtqError(f"advice is {advice!r}, expected the number of layers to try rules for, such as 3")
+        if not inputs and self.calibrated:
+            raise PtqError("sqnr has no inputs: write model.sqnr(params, images), with the float function's params")
         check_outside("sqnr computes with the values of params and inputs", params, inputs)
         if wrong := in_other_byte_order("params", params):
             raise PtqError(wrong)

@@ -48,6 +48,19 @@ def test_params_that_were_changed_in_place():
         model.apply(model.params, X)
 
 
+def test_an_input_of_another_type_has_a_remedy():
+    w = np.ones((X.shape[1], 4), np.float32)
+    model = dml.ptq.quantize(lambda w, x: x.astype(np.float32) @ w, w, [X], progress=False)
+    with pytest.raises(PtqError, match=r"input 0 is int32 .*, or convert it by \.astype\(jnp\.float32\)"):
+        model.apply(model.params, X.astype(np.int32))
+    assert model.apply(model.params, X.astype(np.int32).astype(np.float32)).dtype == np.float32
+
+
+def test_sqnr_without_params():
+    with pytest.raises(PtqError, match=r"sqnr has no inputs: write model\.sqnr\(params, images\)"):
+        quantize().sqnr(X)
+
+
 @pytest.mark.rare
 def test_sqnr_with_other_params():
     with pytest.raises(PtqError, match="params are not those of the float function: sqnr compares the model with"):

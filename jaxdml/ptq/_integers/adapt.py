@@ -78,7 +78,9 @@ def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Progr
     with _refused():
         for number, (was, now) in enumerate(zip_longest(*map(_inputs, (unit.program, program)))):
             if was != now:
-                raise _Differs(f"input {number} is {now}, but was {was}")
+                is_type = was is not None and now is not None and was.split()[1:] == now.split()[1:]
+                remedy = f"convert it by .astype(jnp.{was.split()[0]})" if is_type else SAME_LAYERS
+                raise _Differs(f"input {number} is {now}, but was {was}", remedy)
         modes = {scan: each.modes for scan, each in unit.each()}
         other = unit_of(program, functools.partial(modes_as, modes), like=unit).with_shared(constants)
         _check_scans(unit, other)
