@@ -20,6 +20,7 @@ SHAPES = {"qoperator": (2, 2, 4, 4), "qdq": (2, 2, 4, 4), "dynamic": (2, 4), "pa
 # Messages of onnxruntime about models that it rejects and jaxdml runs, and why jaxdml may run them.
 LAXER = {
     "ValidateOpsetForDomain": "the opset is newer than onnxruntime",
+    "(28) node with name": "onnxruntime 1.32 has no kernels of the newest versions of operators",
     "does not exist in the graph": "an If has a constant condition, and the other branch lacks an output",
     "codec can't decode": "a name is not UTF-8, and onnxruntime cannot tell what it refuses",
     "'tensor(uint16)' of input parameter (z)": "a zero point of 16 bits, which came with opset 21",
