@@ -232,3 +232,12 @@ def test_a_product_without_a_bias_is_fused(attributes):
     assert loaded.operators == ("QGemm",)
     expected = np.clip(np.rint((A.astype(np.float64) @ B) * (float(S) * float(T)) / float(U)), 0, 255)
     assert np.abs(np.asarray(loaded.apply(loaded.params, A)["y"]) - expected).max() <= 1
+
+
+def test_no_operator_is_accepted_before_onnx_has_it():
+    first = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        name = schema.domain, schema.name
+        first[name] = min(schema.since_version, first.get(name, schema.since_version))
+    early = [shown(row) for row in ALL if row.since < first.get((row.domain, row.name), 0)]
+    assert not early

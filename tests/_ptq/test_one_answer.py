@@ -52,6 +52,9 @@ MODES = {
 }
 
 
+WITH_DEFAULT_INTEGERS = ("tied embeddings",)  # jnp.arange makes int64 under x64, so that the function differs
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 @pytest.mark.parametrize("name", ONE_ANSWER)
@@ -66,6 +69,10 @@ def test_a_network_has_one_answer_in_every_mode(name, products):
     expected = jax.jit(apply)(*inputs)
     assert all(np.isfinite(y).all() for y in jax.tree.leaves(expected))
     for word, mode in MODES.items():
+        if word == "x64" and name in WITH_DEFAULT_INTEGERS:
+            with pytest.raises(dml.ptq.PtqError, match="If jax_enable_x64 had another value in quantize"):
+                mode(apply, *inputs)
+            continue
         got = mode(apply, *inputs)
         for y, right in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
             assert_same_bits(y, right, word)

@@ -74,7 +74,7 @@ for _domain in ("", MICROSOFT):
              kind="dequantize_linear", is_pointwise=True)(dequantize_linear)  # fmt: skip
 
 
-@operator("DynamicQuantizeLinear", types=(SCALE,), kind="quantize_by_range")
+@operator("DynamicQuantizeLinear", since=11, types=(SCALE,), kind="quantize_by_range")
 def quantize_by_range(x: Array) -> tuple[Array, Array, Array]:
     """x as uint8, and the scale and zero point that the range of x determines."""
     return directml.to_integers_by_range(x)
