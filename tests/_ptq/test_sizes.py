@@ -20,17 +20,23 @@ NAMES = list(dict.fromkeys(("plain", "causal", *NETWORKS, *FRAMEWORKS)))
 def check_sizes(name, calibrated_with, sizes):
     """The model is close to the float function for all these sizes; exported, it takes batches of any size."""
     apply, params, make_inputs = network(name)
-    (rows,) = make_inputs(12, seed=9)
-    batches = [rows[start : start + calibrated_with] for start in range(0, 12, calibrated_with)]
+    inputs = make_inputs(12, seed=9)
+
+    def rows(first, last):
+        return tuple(x[first:last] for x in inputs)
+
+    batches = [rows(first, first + calibrated_with) for first in range(0, 12, calibrated_with)]
     model = dml.ptq.quantize(apply, params, batches, progress=False)
-    exact = in_floats(apply, params, rows[: max(sizes)])
+    exact = jax.tree.leaves(in_floats(apply, params, *rows(0, max(sizes))))
     for size in sizes:
-        received = model.apply(model.params, rows[:size])
-        assert received.shape[0] == size
-        assert decibels(received, exact[:size]) > LEAST.get(name, 25)
+        received = jax.tree.leaves(model.apply(model.params, *rows(0, size)))
+        for y, right in zip(received, exact, strict=True):
+            assert y.shape[0] == size
+            assert decibels(y, right[:size]) > LEAST.get(name, 25)
     (size,) = export.symbolic_shape("batch")
-    shape = jax.ShapeDtypeStruct((size, *rows.shape[1:]), rows.dtype)
-    assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *received.shape[1:])
+    shapes = (jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in inputs)
+    of_any = jax.tree.leaves(jax.eval_shape(model.apply, model.params, *shapes))
+    assert [y.shape for y in of_any] == [(size, *y.shape[1:]) for y in received]
 
 
 LEAST = {"UNet": 20}  # dB; it has few channels
