@@ -36,8 +36,6 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
     held = list(itertools.islice(rest, 1))
     if not held:
         raise PtqError("batches is empty: calibration needs at least one batch")
-    if any(isinstance(x, list) and isinstance(x[0] if x else None, list | int | float) for x in _inputs(held[0])):
-        raise PtqError("batch 0 is a list of lists of numbers: write np.asarray(batch, np.float32) for each batch")
     return structs_of(_inputs(held[0]), "batch 0"), _streamed(held, rest)
 
 

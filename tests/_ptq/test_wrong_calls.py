@@ -126,7 +126,7 @@ QUANTIZE = {  # a wrong call, and words of its error
         "eqx.partition(model, eqx.is_array))",
     ),
     "one array as batches": ({"batches": X}, "batches is one array, expected an iterable of batches: write [array]"),
-    "a batch of lists": ({"batches": [X.tolist()]}, "batch 0 is a list of lists of numbers: write np.asarray(batch, "),
+    "a batch of lists": ({"batches": [X.tolist()]}, "is a pytree with an input for each number: write np."),
     "batches that are no iterable": ({"batches": 8}, "batches is of type int, expected an iterable of arrays or tup"),
     "no batches": ({"batches": []}, "batches is empty: calibration needs at least one batch"),
     "no batches from a generator": ({"batches": iter(())}, "batches is empty: calibration needs at least one batch"),
@@ -371,3 +371,15 @@ def test_inputs_that_are_not_numbers(wrong):
     model = quantize()
     with pytest.raises(PtqError, match="input 0 is not an array of numbers or a pytree"):
         model.apply(model.params, wrong)
+
+
+def test_a_list_of_numbers_may_be_an_input():
+    model = dml.ptq.quantize(lambda w, x, pair: x @ w * pair[0] + pair[1], np.eye(6, 4, dtype=np.float32),
+                         [(X[:, :6], [2.0, 0.5])], progress=False)  # fmt: skip
+    assert model.apply(model.params, X[:, :6], [2.0, 0.5]).shape == (len(X), 4)
+
+
+def test_errors_show_the_start_of_many_inputs():
+    with pytest.raises(PtqError) as caught:
+        dml.ptq.quantize(lambda w, x: x @ w, np.eye(6, dtype=np.float32), [np.ones((90, 90)).tolist()], progress=False)
+    assert len(str(caught.value)) < 1500

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -78,8 +78,8 @@ def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Progr
     with _refused():
         for number, (was, now) in enumerate(zip_longest(*map(_inputs, (unit.program, program)))):
             if was != now:
-                is_type = was is not None and now is not None and was.split()[1:] == now.split()[1:]
-                remedy = f"convert it by .astype(jnp.{was.split()[0]})" if is_type else SAME_LAYERS
+                has_other_type = was is not None and now is not None and was.rank == now.rank
+                remedy = f"convert it by .astype(jnp.{was.dtype})" if has_other_type else SAME_LAYERS
                 raise _Differs(f"input {number} is {now}, but was {was}", remedy)
         modes = {scan: each.modes for scan, each in unit.each()}
         other = unit_of(program, functools.partial(modes_as, modes), like=unit).with_shared(constants)
@@ -118,9 +118,18 @@ def _refused() -> Iterator[None]:
         ) from None
 
 
-def _inputs(program: Program) -> list[str]:
-    avals = (program.avals[name] for name in program.inputs)
-    return [f"{aval.dtype} of {aval.ndim} dimensions" for aval in avals]
+class _Input(NamedTuple):
+    """What traces of a function may not change in an input."""
+
+    dtype: Any
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of {self.rank} dimensions"
+
+
+def _inputs(program: Program) -> list[_Input]:
+    return [_Input(program.avals[name].dtype, program.avals[name].ndim) for name in program.inputs]
 
 
 def _check_scans(unit: Unit, other: Unit) -> None:

@@ -26,6 +26,8 @@ MODULE = (
     "jax.vmap(eqx.combine(params, rest))(x) in equinox"
 )
 DICT = "\nA batch that is a dict is one input of apply: write lambda params, batch: apply(params, {0})"
+LISTS = "\nA list of numbers is a pytree with an input for each number: write np.asarray(batch) in place of the list"
+LONG = 400  # characters of inputs in an error
 OF_SLICES = (
     ".\nA slice pos[:t] by an open size t may have fewer than t elements: write jnp.take(pos, jnp.arange(t), axis=0)"
 )
@@ -82,6 +84,7 @@ class Traced:
         if wrong := in_other_byte_order("inputs", inputs):
             raise PtqError(wrong)
         words = ", ".join(map(shown, inputs)) or "none"
+        words = words if len(words) <= LONG else f"{words[:LONG]}..."
         try:
             program = program_of(apply, self.params, inputs)
         except (DescError, ModelError, PtqError):
@@ -127,6 +130,8 @@ def leaves_of(inputs: Any) -> list[jax.Array]:
 
 def _advice(apply: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
     """How apply should take its arguments, if it does not take params and the inputs by position."""
+    if any(isinstance(x, list) and all(leaf.shape == () for leaf in jax.tree.leaves(x)) for x in inputs):
+        return LISTS
     try:
         signature = inspect.signature(apply)
     except (TypeError, ValueError):  # functions without a signature, such as some C functions
