@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 import jaxdml as dml
+from benchmarks.exact_costs import layer_norm
 from benchmarks.machine import environment, name_of
 from benchmarks.onnx_peer import Graph, session_of
 from benchmarks.timing import interleaved, median
@@ -49,12 +49,6 @@ def params() -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def norm(p: dict[str, Array], x: Array) -> Array:
-    centered = x - x.mean(-1, keepdims=True)
-    scale = lax.rsqrt((centered * centered).mean(-1, keepdims=True) + EPSILON)
-    return centered * scale * p["gain"] + p["offset"]
-
-
 def block(p: dict[str, Array], x: Array) -> Array:
     """x and the result [N, TOKENS, WIDTH]."""
     queries, keys, values = (
@@ -62,8 +56,8 @@ def block(p: dict[str, Array], x: Array) -> Array:
     )
     scores = jnp.einsum("bhqd,bhkd->bhqk", queries, keys) / np.float32(np.sqrt(WIDTH // HEADS))
     read = jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores), values)
-    x = norm(p, x + read.transpose(0, 2, 1, 3).reshape(x.shape) @ p["out"])
-    return norm(p, x + jax.nn.gelu(x @ p["up"], approximate=False) @ p["down"])
+    x = layer_norm(x + read.transpose(0, 2, 1, 3).reshape(x.shape) @ p["out"], p["gain"], p["offset"])
+    return layer_norm(x + jax.nn.gelu(x @ p["up"], approximate=False) @ p["down"], p["gain"], p["offset"])
 
 
 def onnx_block(p: dict[str, np.ndarray], x: np.ndarray) -> Any:

@@ -10,7 +10,6 @@ The images are part of the UCI digits (Alpaydin and Kaynak, 1998; CC BY 4.0), as
 """
 
 import importlib.resources
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,6 +162,7 @@ def int8_network(parameters: Mapping[str, Any], images: Any, operators: Any = ja
     return int8_calls(parameters, images, operators)[-1].output
 
 
+@jaxdml.errors.api_boundary
 def load(path: str | Path | None = None) -> Digits:
     """Reads a file that `save` wrote; without a path, reads the 360 images and the parameters in the package.
 
@@ -172,10 +172,9 @@ def load(path: str | Path | None = None) -> Digits:
       ValueError: if `save` did not write the file; the text names a missing array, or an array of the wrong shape or
         type.
     """
-    if not isinstance(path, str | os.PathLike | None):
-        raise jaxdml.ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path or None")
+    path = None if path is None else jaxdml.errors.path_of("path", path)
     own = _arrays(importlib.resources.files(__package__) / "digits.npz")
-    loaded = own if path is None else _arrays(Path(path))
+    loaded = own if path is None else _arrays(path)
     for name, array in own.items():
         if name not in loaded:
             raise ValueError(f"it has no array {name}; notebooks/02_quantize_a_cnn writes such a file")
@@ -208,6 +207,7 @@ def _arrays(file: Any) -> dict[str, np.ndarray]:
             raise ValueError(str(error)) from error
 
 
+@jaxdml.errors.api_boundary
 def save(path: str | Path, digits: Digits) -> None:
     """Writes a compressed .npz file, with float parameters in float16. Equal digits give equal bytes.
 
@@ -216,8 +216,7 @@ def save(path: str | Path, digits: Digits) -> None:
     """
     if not isinstance(digits, Digits):
         raise jaxdml.ArgumentTypeError(f"digits is of type {type(digits).__name__}, expected Digits, as `load` returns")
-    if not isinstance(path, str | os.PathLike):
-        raise jaxdml.ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
+    path = jaxdml.errors.path_of("path", path)
     arrays = {
         "images": np.rint(np.asarray(digits.images) * 16).astype(np.uint8),
         "labels": np.asarray(digits.labels, np.uint8),
