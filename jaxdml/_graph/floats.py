@@ -9,7 +9,7 @@ import numpy as np
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.function import interpreted
 from jaxdml._exact.interpreter import lacks_rule, problems
-from jaxdml._graph.graph import CHOICE, CONVERSIONS, MOVERS, ROUNDING, Node
+from jaxdml._graph.graph import CONVERSIONS, MOVERS, ROUNDING, Node
 from jaxdml.errors import ExactError
 
 Floats = Literal["exact", "xla"]
@@ -72,12 +72,9 @@ def _has_rule(node: Node) -> bool:
 
 
 def _computes_float64(node: Node) -> bool:
-    """Whether a node computes on float64, for which there are no rules. A cast from float64 has one, and some operators
-    only choose elements.
-    """
+    """Whether a node computes on float64, for which there are no rules."""
     has_float64 = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
-    chooses = node.operator.kind in ("cast", CHOICE) or node.operator.name in ("CastLike", "OneHot", "Where")
-    return has_float64 and node.reads_float64 and not chooses and _computes_floats(node)
+    return has_float64 and node.reads_float64 and not node.operator.only_selects and _computes_floats(node)
 
 
 def on_float64(nodes: Iterable[Node]) -> tuple[str, ...]:

@@ -30,6 +30,10 @@ class Operator:
       is_pointwise: whether each element of the result depends on one element of each input, at the same place, and
         has the same bits in tensors of any shape. Inputs with one element broadcast.
       has_rule: whether `jaxdml.exact` has rules for the operator's computations on floats.
+      only_selects: whether the operator computes nothing: each element of the result is an element of an input, or the
+        cast of one.
+      gives_bool: whether the result is bool for inputs of any type.
+      typed_by: positions of the inputs in whose type the operator computes; None: of all inputs.
     """
 
     name: str
@@ -44,6 +48,9 @@ class Operator:
     is_quantized: bool = False
     is_pointwise: bool = False
     has_rule: bool = True
+    only_selects: bool = False
+    gives_bool: bool = False
+    typed_by: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """A table holds the results of pointwise operators whose inputs are arguments of its program."""
@@ -63,7 +70,8 @@ class Node:
       source: the operators of the file or program that the node replaces.
       remark: why the node was not fused, or another remark for the printed table.
       on: "integers" if the node computes on quantized integers, "floats", or "" for shapes and indices.
-      reads_float64: whether an input is float64 where jax_enable_x64 is on; other settings make it float32.
+      reads_float64: whether an input in whose type the operator computes is float64 where jax_enable_x64 is on; other
+        settings make it float32.
     """
 
     operator: Operator

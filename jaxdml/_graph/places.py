@@ -35,9 +35,6 @@ def with_places(graph: Graph) -> Graph:
     return graph.replace(nodes=tuple(nodes))
 
 
-TO_BOOL = ("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual")
-
-
 def with_float64(graph: Graph, types: Mapping[str, str | None]) -> Graph:
     """Sets `reads_float64` for each node.
 
@@ -49,11 +46,11 @@ def with_float64(graph: Graph, types: Mapping[str, str | None]) -> Graph:
     float64 |= {name for name, value in graph.constants.items() if value.dtype == np.float64}
     nodes = []
     for node in graph.nodes:
-        reads = not float64.isdisjoint(node.inputs[:1] if node.operator.name == "Pow" else node.inputs)
+        typed_by = node.operator.typed_by
+        reads = not float64.isdisjoint(node.inputs if typed_by is None else [node.inputs[index] for index in typed_by])
         of_result = node.options.get("dtype")
-        gives = (
-            of_result == np.float64 if isinstance(of_result, np.dtype) else reads and node.operator.name not in TO_BOOL
-        )
+        is_given = isinstance(of_result, np.dtype)
+        gives = of_result == np.float64 if is_given else reads and not node.operator.gives_bool
         float64.update(name for name in node.outputs if (types.get(name) or (gives and "float64")) == "float64")
         nodes.append(node.replace(reads_float64=reads))
     return graph.replace(nodes=tuple(nodes))

@@ -18,7 +18,7 @@ def _branches(*, then_branch: onnx.GraphProto, else_branch: onnx.GraphProto) -> 
     return {"then_branch": then_branch, "else_branch": else_branch}
 
 
-@operator("If", types=(BOOL,), is_exact=True, options=_branches, kind=CHOICE)
+@operator("If", types=(BOOL,), is_exact=True, only_selects=True, options=_branches, kind=CHOICE)
 def choose(condition: Any, *values: Any) -> tuple[Any, ...]:
     """The first half of the values, which are those of one branch, if the condition is true; else the other half.
 

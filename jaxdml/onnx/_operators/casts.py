@@ -26,8 +26,8 @@ def _options_19(*, to: int, saturate: int = 1, round_mode: str = "up") -> dict[s
     return _options(to=to)  # the other attributes concern 8-bit floats
 
 
-@operator("Cast", until=18, kind="cast", is_exact=True, options=_options)
-@operator("Cast", since=19, kind="cast", is_exact=True, options=_options_19)
+@operator("Cast", until=18, kind="cast", is_exact=True, only_selects=True, options=_options)
+@operator("Cast", since=19, kind="cast", is_exact=True, only_selects=True, options=_options_19)
 def cast(x: Any, *, dtype: np.dtype[Any]) -> Any:
     """x, cast to another type."""
     if x.dtype == object:
@@ -46,7 +46,7 @@ def cast(x: Any, *, dtype: np.dtype[Any]) -> Any:
     return sealed(converted) if is_float(x) and dtype.itemsize < x.dtype.itemsize else converted
 
 
-@operator("CastLike", since=15, is_exact=True)
+@operator("CastLike", since=15, is_exact=True, only_selects=True)
 def cast_like(x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
     """x, cast to the type of another tensor."""
     return cast(x, dtype=np.dtype(np.int64) if target.dtype == object else target.dtype)

@@ -28,10 +28,10 @@ SIGNED_NUMBER = FLOAT | SIGNED
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def _unary(name: str, function: str, types: frozenset[str], since: int | None = None) -> None:
+def _unary(name: str, function: str, types: frozenset[str], **facts: Any) -> None:
     """Adds an exact operator of one tensor; `function` is the operator's name in NumPy."""
 
-    @operator(name, types=(types,), is_exact=True, is_pointwise=True, since=since)
+    @operator(name, types=(types,), is_exact=True, is_pointwise=True, **facts)
     def compute(x: Array) -> Array:
         return computed(function, x)
 
@@ -73,11 +73,11 @@ _variadic("Min", "minimum", NUMBER)
 _variadic("Max", "maximum", NUMBER)
 _variadic("Sum", "add", FLOAT)
 
-_binary("Equal", "equal", ANY)
-_binary("Less", "less", NUMBER)
-_binary("Greater", "greater", NUMBER)
-_binary("LessOrEqual", "less_equal", NUMBER, since=12)
-_binary("GreaterOrEqual", "greater_equal", NUMBER, since=12)
+_binary("Equal", "equal", ANY, gives_bool=True)
+_binary("Less", "less", NUMBER, gives_bool=True)
+_binary("Greater", "greater", NUMBER, gives_bool=True)
+_binary("LessOrEqual", "less_equal", NUMBER, since=12, gives_bool=True)
+_binary("GreaterOrEqual", "greater_equal", NUMBER, since=12, gives_bool=True)
 _binary("And", "logical_and", BOOL)
 _binary("Or", "logical_or", BOOL)
 _binary("Xor", "logical_xor", BOOL)
@@ -86,7 +86,7 @@ _binary("BitwiseAnd", "bitwise_and", INTEGER, since=18)
 _binary("BitwiseOr", "bitwise_or", INTEGER, since=18)
 _binary("BitwiseXor", "bitwise_xor", INTEGER, since=18)
 _unary("BitwiseNot", "bitwise_not", INTEGER, since=18)
-_unary("IsNaN", "isnan", FLOAT)
+_unary("IsNaN", "isnan", FLOAT, gives_bool=True)
 
 _float_unary("Exp", jnp.exp)
 _float_unary("Log", jnp.log)
@@ -138,7 +138,7 @@ def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
     return computed("fmod" if fmod else "remainder", *broadcast(a, b))
 
 
-@operator("Pow", types=(NUMBER, NUMBER))
+@operator("Pow", types=(NUMBER, NUMBER), typed_by=(0,))
 def power(x: Array, exponent: Array) -> Array:
     """x to the power of an exponent of any type; the result has x's type."""
     is_scalar = exponent.size == 1
@@ -191,7 +191,7 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
     return x
 
 
-@operator("IsInf", types=(FLOAT,), is_exact=True)
+@operator("IsInf", types=(FLOAT,), is_exact=True, gives_bool=True)
 def is_infinite(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
     """Whether elements are infinite; an infinity whose sign is not detected gives False."""
     xp = namespace(x)

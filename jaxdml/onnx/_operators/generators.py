@@ -66,7 +66,7 @@ def arange_stashed(start: Any, limit: Any, delta: Any, *, stash_type: int = 1) -
     return arange(*(number.astype(stashed) for number in (start, limit, delta))).astype(start.dtype)
 
 
-@operator("OneHot", is_exact=True, known=(1,))
+@operator("OneHot", is_exact=True, only_selects=True, known=(1,))
 def one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
     """A vector for each index: values[1] at the index, values[0] elsewhere; a negative index counts from the end."""
     count, xp = int(depth.reshape(())), namespace(indices, values)

@@ -114,7 +114,7 @@ def _written(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) ->
     return result
 
 
-@operator("Where", types=(BOOL,), is_exact=True)
+@operator("Where", types=(BOOL,), is_exact=True, only_selects=True)
 def where(condition: Any, x: Any, y: Any) -> Any:
     """x where the condition holds, else y."""
     condition, x, y = broadcast(condition, x, y)
