@@ -119,6 +119,12 @@ CHOSEN = {  # operators that read doubles and compute nothing on them
         "c = Constant <value = double[1] {1.5}> () e = Constant <value = double[1] {2.5}> () b = Cast <to = 9> (f) "
         "w = Where (b, c, e) y = Cast <to = 1> (w)"
     ),
+    "CastLike": "c = Constant <value = double[1] {1.5}> () y = CastLike (c, f)",
+    "OneHot": """
+        n = Constant <value = int64 {2}> ()
+        c = Constant <value = double[2] {0.5, 1.5}> ()
+        w = OneHot (x, n, c)
+        y = Cast <to = 1> (w)""",
     "If": """
         m = ReduceMax <keepdims = 0> (f)
         i = Cast <to = 9> (m)
@@ -133,6 +139,26 @@ CHOSEN = {  # operators that read doubles and compute nothing on them
 def test_choices_between_doubles_have_one_answer(name):
     with jax.enable_x64(True):
         assert model_of(CHOSEN[name], floats="exact").by_xla == ()
+
+
+@pytest.mark.parametrize("compare", ["Equal (d, d)", "LessOrEqual (d, d)", "IsNaN (d)", "IsInf (d)"])
+def test_comparisons_of_doubles_give_no_double(compare):
+    """The types of values inside of branches are unknown."""
+    nodes = f"""
+        m = ReduceMax <keepdims = 0> (f)
+        i = Cast <to = 9> (m)
+        y = If (i) <
+            then_branch = one () => (float u) {{
+                d = Cast <to = 11> (f)
+                b = {compare}
+                w = Where (b, f, f)
+                u = Exp (w)
+            }},
+            else_branch = two () => (float v) {{ v = Exp (f) }}>"""
+    with jax.enable_x64(True):
+        (named,) = model_of(nodes, floats="exact").by_xla
+        assert named.startswith("if_3.then.")
+        assert "exp" not in named
 
 
 def test_wrong_floats():
