@@ -284,6 +284,7 @@ def report(results: dict[str, Any]) -> str:
         f"{results['weights'] / 1e6:,.0f} million random weights in blocks of {sizes.block_size}, "
         f"{sizes.layers} layers, {results['bytes'] / 1e6:,.0f} MB. "
         f"A prompt of {PROMPT} tokens is read at once, then {TOKENS} tokens are generated one by one. "
+        "Each ratio of times is onnxruntime's time over jaxdml's: above 1, jaxdml is faster. "
         "`python -m benchmarks.decode` writes this page, and says what is compared.",
         "",
         f"| {' | '.join(HEAD)} |",
@@ -293,7 +294,7 @@ def report(results: dict[str, Any]) -> str:
         cells = [f"{precision}, {level}"]
         for kind in ("token", "prompt"):
             own, other = results[precision][kind]
-            cells += [f"{own:,.1f}", f"{other:,.1f}", f"{own / other:.2f}"]
+            cells += [f"{own:,.1f}", f"{other:,.1f}", f"{other / own:.2f}"]
         lines.append(f"| {' | '.join(cells)} | {results[precision]['decibels']:.0f} |")
     lines += [
         "",

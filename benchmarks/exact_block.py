@@ -26,9 +26,10 @@ RESULTS = Path(__file__).parent / "results"
 HEAD = """# A transformer block with exact floats
 
 A block of width {width} with {heads} heads on {tokens} tokens, quantized by `ptq.quantize`. Milliseconds are medians of
-interleaved runs; ratios are to the quantized block with XLA's floats. onnxruntime's own quantizer wrote its files, in
-QOperator form if products are static; one operator computes the attention. `python -m benchmarks.exact_block` writes
-this file. {processor}, {threads} threads, jax {jax}, onnxruntime {onnxruntime}; {kernels}.
+interleaved runs. Each ratio is the form's time over that of the quantized block with XLA's floats: above 1, the latter
+is faster. onnxruntime's own quantizer wrote its files, in QOperator form if products are static; one operator computes
+the attention. `python -m benchmarks.exact_block` writes this file.
+{processor}, {threads} threads, jax {jax}, onnxruntime {onnxruntime}; {kernels}.
 
 | products | batch | form | ms | ratio | seconds to compile |
 | --- | --- | --- | --- | --- | --- |

@@ -197,12 +197,12 @@ def measured(seconds: float, only: str) -> list[dict[str, Any]]:
 
 
 def shown(row: dict[str, Any]) -> str:
-    """A line of the table."""
+    """A line of the table; a row's aim limits the inverse of the ratio that is shown."""
     times = row["milliseconds"]
     own, peer = times[row["form"]], times[row["peer"]]
-    aim = f"{row['aim']:.2f}" if row["aim"] else ""
+    aim = f"{1 / row['aim']:.2f}" if row["aim"] else ""
     others = ", ".join(f"{name} {time:.4f}" for name, time in times.items() if name not in (row["form"], row["peer"]))
-    return f"| {row['about']} | {row['case']} | {own:.4f} | {row['peer']} | {own / peer:.2f} | {aim} | {others} |"
+    return f"| {row['about']} | {row['case']} | {own:.4f} | {row['peer']} | {peer / own:.2f} | {aim} | {others} |"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -210,12 +210,13 @@ def table(results: dict[str, Any]) -> str:
     about = results["environment"]
     processor, kernels = about["processor"], about["kernels"].split(": ")[1]
     hidden = f", {', '.join(about['hidden'])} hidden" if about["hidden"] else ""
-    columns = ("about", "case", "jaxdml, ms", "peer", "jaxdml / peer", "at most", "others, ms")
+    columns = ("about", "case", "jaxdml, ms", "peer", "peer / jaxdml", "aim", "others, ms")
     lines = [
         "# Shapes that other benchmarks leave out",
         "",
         f"{processor}, {about['threads']} cores{hidden}; {kernels}; onnxruntime {about['packages']['onnxruntime']}. ",
-        "Medians of calls that take turns. `python -m benchmarks.forgotten` wrote this file.",
+        "Medians of calls that take turns. Each ratio is the peer's time over jaxdml's: above 1, jaxdml is faster.",
+        "`python -m benchmarks.forgotten` wrote this file.",
         "",
         f"| {' | '.join(columns)} |",
         "| --- " * len(columns) + "|",

@@ -1,0 +1,32 @@
+"""The pages of benchmarks/results are those that the benchmarks write, and all their ratios have one direction."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import decode, forgotten, networks  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
+WRITERS = {"decode": decode.report, "forgotten": forgotten.table, "networks": networks.page}
+FILES = [path for name in WRITERS for path in sorted(RESULTS.glob(f"{name}_*.json"))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_page_is_that_of_its_measurements(path):
+    page = WRITERS[path.stem.split("_")[0]](json.loads(path.read_text(encoding="utf-8")))
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == page
+    assert "above 1, jaxdml is faster" in page
+
+
+def test_ratios_are_those_of_the_peers_time_to_jaxdmls():
+    times = {"jaxdml": 2.0, "onnxruntime": 3.0}
+    network = {**times, "differing": 0, "runs": [5, 6]}
+    assert networks.row("MobileNetV3", network, is_avx2=True).split(" | ")[3:5] == ["1.50", "1.11"]
+    case = {"about": "a", "case": "c", "form": "jaxdml", "peer": "onnxruntime", "aim": 0.8, "milliseconds": times}
+    assert forgotten.shown(case).split(" | ")[4:6] == ["1.50", "1.25"]
+    assert forgotten.shown(case | {"aim": None}).split(" | ")[4:6] == ["1.50", ""]
