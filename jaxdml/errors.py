@@ -1,7 +1,6 @@
 """The exceptions. Every error about a call or a desc is a DescError, which names the operator, tensor and rule."""
 
 import difflib
-import errno as _errno
 import functools
 import inspect
 import os
@@ -112,28 +111,76 @@ class ExactError(ValueError):
         return str(self.args[0])
 
 
-class MissingFileError(FileNotFoundError):
-    """A file does not exist; `filename` is its path. Unlike OSError, the error keeps its attributes when pickled."""
+class FileError(OSError):
+    """A file cannot be read or written; `filename` is its path. Unlike OSError, the error keeps its attributes when
+    pickled.
+    """
 
-    errno, strerror = _errno.ENOENT, os.strerror(_errno.ENOENT)
+    errno: int | None = None
+    strerror: str | None = None
     filename: str | None = None
 
-    def at(self, path: str | os.PathLike[str]) -> Self:
-        """Sets `filename` to the path, and returns the error."""
-        self.filename = os.fspath(path)
-        return self
+    @classmethod
+    def of(cls, number: int | None, path: str | os.PathLike[str], *args: str) -> Self:
+        """An error made of args; for an error number that has a Python exception, its class derives from both."""
+        python = type(OSError(number, ""))
+        kinds = [each for each in cls.__subclasses__() if python is not OSError and issubclass(each, python)]
+        error = kinds[0](*args) if kinds else cls(*args)
+        error.errno, error.strerror = number, None if number is None else os.strerror(number)
+        error.filename = os.fspath(path)
+        return error
 
 
-class ModelFileNotFoundError(ModelError, MissingFileError):
-    """A file of an ONNX model does not exist; `filename` is its path."""
+class MissingFileError(FileError, FileNotFoundError):
+    """A file or a folder does not exist; `filename` is its path."""
 
 
-class PtqFileNotFoundError(PtqError, MissingFileError):
+class ModelFileError(ModelError, FileError):
+    """A file of an ONNX model cannot be read or written; `filename` is its path."""
+
+
+class ModelFileNotFoundError(ModelFileError, MissingFileError):
+    """A file of an ONNX model, or the folder to write it to, does not exist; `filename` is its path."""
+
+
+class ModelIsADirectoryError(ModelFileError, IsADirectoryError):
+    """The path of an ONNX model is that of a folder."""
+
+
+class ModelPermissionError(ModelFileError, PermissionError):
+    """A file of an ONNX model may not be read or written."""
+
+
+class PtqFileError(PtqError, FileError):
+    """`ptq.load` or `ptq.save` cannot read or write its file; `filename` is its path."""
+
+
+class PtqFileNotFoundError(PtqFileError, MissingFileError):
     """`ptq.load`'s file, or the folder that `ptq.save` should write to, does not exist; `filename` is its path."""
 
 
-class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
+class PtqIsADirectoryError(PtqFileError, IsADirectoryError):
+    """The path of `ptq.load` or `ptq.save` is that of a folder."""
+
+
+class PtqPermissionError(PtqFileError, PermissionError):
+    """`ptq.load` may not read, or `ptq.save` not write its file."""
+
+
+class DxDispatchFileError(DxDispatchError, FileError):
+    """A file of a DxDispatch model cannot be read or written; `filename` is its path."""
+
+
+class DxDispatchFileNotFoundError(DxDispatchFileError, MissingFileError):
     """A file of a DxDispatch model does not exist; `filename` is its path."""
+
+
+class DxDispatchIsADirectoryError(DxDispatchFileError, IsADirectoryError):
+    """The path of a file of a DxDispatch model is that of a folder."""
+
+
+class DxDispatchPermissionError(DxDispatchFileError, PermissionError):
+    """A file of a DxDispatch model may not be read or written."""
 
 
 def in_other_byte_order(name: str, arrays: Any) -> str:

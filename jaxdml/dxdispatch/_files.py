@@ -1,5 +1,6 @@
 """Reads and writes the files of a model: JSON, initial values and results."""
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdml._directml.json_values import Value
-from jaxdml.errors import DxDispatchError, DxDispatchFileNotFoundError
+from jaxdml.errors import DxDispatchError, DxDispatchFileError
 
 _STRING = r'"(?:\\.|[^"\\\n])*"?'  # an unclosed string ends at the line's end, which keeps the search linear
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
@@ -21,15 +22,17 @@ def read_json(path: Path) -> Value:
     """Reads JSON; as in DxDispatch, comments and trailing commas are allowed."""
     try:
         if path.exists() and not path.is_file():
-            raise DxDispatchError("", f"cannot be read: {path} is not a file")
+            number = errno.EISDIR if path.is_dir() else errno.EINVAL
+            raise DxDispatchFileError.of(number, path, "", f"cannot be read: {path} is not a file")
         if path.stat().st_size > MAXIMUM_JSON_BYTES:
             raise DxDispatchError("", f"has {path.stat().st_size} bytes, more than the limit of {MAXIMUM_JSON_BYTES}")
         text = path.read_text("utf-8-sig")
-    except (OSError, ValueError) as error:
-        if isinstance(error, DxDispatchError):
-            raise
-        text, is_missing = f"cannot be read: {error}", isinstance(error, FileNotFoundError)
-        raise (DxDispatchFileNotFoundError("", text).at(path) if is_missing else DxDispatchError("", text)) from error
+    except DxDispatchError:
+        raise
+    except OSError as error:
+        raise DxDispatchFileError.of(error.errno, path, "", f"cannot be read: {error}") from error
+    except ValueError as error:  # bytes that are not UTF-8
+        raise DxDispatchError("", f"cannot be read: {error}") from error
     text = _COMMENT.sub(lambda match: match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0]), text)
     text = _TRAILING_COMMA.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
@@ -64,8 +67,9 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
         raise source.expected("a .npy or raw file; images are not supported")
     try:
         if not path.is_file():
-            given = source.path, f"is {source.value!r}, and there is no such file"
-            raise DxDispatchError(*given) if path.exists() else DxDispatchFileNotFoundError(*given).at(path)
+            number = errno.EISDIR if path.is_dir() else errno.EINVAL if path.exists() else errno.ENOENT
+            text = f"is {source.value!r}, and there is no such file"
+            raise DxDispatchFileError.of(number, path, source.path, text)
         if path.stat().st_size > limit:
             raise source.fail(f"has {path.stat().st_size} bytes, more than the limit of {limit}; see maximum_bytes")
         if path.suffix.lower() != ".npy":
@@ -74,6 +78,9 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
         return array.tobytes(), array.dtype
     except DxDispatchError:
         raise
+    except OSError as error:
+        text = f"is {source.value!r}, which cannot be read: {error}"
+        raise DxDispatchFileError.of(error.errno, path, source.path, text) from error
     except Exception as error:  # NumPy parses the header as Python, which can raise anything
         raise source.fail(f"is {source.value!r}, which cannot be read: {error}") from error
 
@@ -82,7 +89,9 @@ def write_data(path: Path, target: Value, array: np.ndarray) -> None:
     """Writes a .npy file or raw bytes."""
     try:
         if path.exists() and not path.is_file():
-            raise target.fail(f"is {target.value!r}, which exists and is not a file")
+            number = errno.EISDIR if path.is_dir() else errno.EINVAL
+            text = f"is {target.value!r}, which exists and is not a file"
+            raise DxDispatchFileError.of(number, path, target.path, text)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # writing to a hard link would change another file
         with path.open("xb") as file:
@@ -90,5 +99,8 @@ def write_data(path: Path, target: Value, array: np.ndarray) -> None:
                 np.save(file, array, allow_pickle=False)
             else:
                 file.write(array.tobytes())
+    except DxDispatchError:
+        raise
     except OSError as error:
-        raise target.fail(f"is {target.value!r}, which cannot be written: {error}") from error
+        text = f"is {target.value!r}, which cannot be written: {error}"
+        raise DxDispatchFileError.of(error.errno, path, target.path, text) from error

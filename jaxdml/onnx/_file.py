@@ -4,6 +4,7 @@ Every problem with a file raises `ModelError`. The package onnx opens external d
 the model's folder, links, and lengths beyond the end of the data file.
 """
 
+import errno
 import math
 from collections.abc import Iterator
 from os import PathLike
@@ -16,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
-from jaxdml.errors import ArgumentTypeError, ModelError, ModelFileNotFoundError
+from jaxdml.errors import ArgumentTypeError, ModelError, ModelFileError
 from jaxdml.onnx._limits import Budget
 from jaxdml.onnx._tensors import dtype_of
 
@@ -87,9 +88,8 @@ class Reader:
             raise ModelError(f"tensor {tensor.name!r} lies in {info.location!r}, outside of the model's folder")
         other = Path(self._folder, info.location)
         if not other.exists():
-            raise ModelFileNotFoundError(f"tensor {tensor.name!r} lies in {str(other)!r}, which does not exist").at(
-                other
-            )
+            text = f"tensor {tensor.name!r} lies in {str(other)!r}, which does not exist"
+            raise ModelFileError.of(errno.ENOENT, other, text)
         if not other.is_file():
             raise ModelError(f"tensor {tensor.name!r} lies in {str(other)!r}, which is not a regular file")
         copy = onnx.TensorProto()
@@ -120,15 +120,16 @@ class Reader:
     def _bytes(self, path: Path) -> bytes:
         try:
             if path.exists() and not path.is_file():
-                raise ModelError(f"the model cannot be read: {str(path)!r} is not a regular file")
+                number = errno.EISDIR if path.is_dir() else errno.EINVAL
+                raise ModelFileError.of(number, path, f"the model cannot be read: {str(path)!r} is not a regular file")
             self._check_size(path.stat().st_size)
             return path.read_bytes()
-        except (OSError, ValueError) as error:
-            if isinstance(error, ModelError):
-                raise
-            text = f"the model cannot be read: {error}"
-            is_missing = isinstance(error, FileNotFoundError)
-            raise (ModelFileNotFoundError(text).at(path) if is_missing else ModelError(text)) from error
+        except ModelError:
+            raise
+        except OSError as error:
+            raise ModelFileError.of(error.errno, path, f"the model cannot be read: {error}") from error
+        except ValueError as error:  # a NUL character in the path
+            raise ModelError(f"the model cannot be read: {error}") from error
 
     def _check_size(self, size: int) -> None:
         if size > self.budget.limits.file_bytes:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml
 from jaxdml._graph.grids import NIBBLES
-from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileNotFoundError, PtqError, api_boundary
+from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileError, PtqError, api_boundary, path_of
 from jaxdml.onnx._table import MICROSOFT
 from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.graph import graph_of
@@ -25,7 +25,7 @@ from jaxdml.onnx._write.names import input_names, output_names
 from jaxdml.onnx._write.writer import QDQ, QOPERATOR, Options
 from jaxdml.ptq import Model
 from jaxdml.ptq._choose.modes import STATIC16, BlockMode
-from jaxdml.ptq._files import replaced
+from jaxdml.ptq._files import check_target, replaced, told
 
 FIRST, LAST = 17, 21  # opsets
 WITH_GELU = 20  # the first opset in which Gelu is an operator
@@ -73,39 +73,34 @@ def save(
       ModelError: if nodes have no counterpart in ONNX, or if `model.params` were replaced. The error lists all nodes
         without a counterpart, with remedies.
       PtqError: if the function has changed since it was quantized, or cannot be traced for these sizes.
-      ModelFileNotFoundError: if the folder of path does not exist.
-      OSError: if the file cannot be written.
+      ModelFileError: if the file cannot be written. If path is a folder, its folder does not exist, or the file may not
+        be written, the error also has Python's class: IsADirectoryError, FileNotFoundError or PermissionError.
 
     Source: https://onnx.ai/onnx/operators and
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
     _check(model, path, {"form": form, "tables": tables, "weights": weights}, opset)
-    target = _target(Path(path))
+    with told(Path(path), ModelFileError):
+        target = _target(Path(path))
     options = Options(
         form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
         has_gelu=opset is not None and opset >= WITH_GELU,
     )  # fmt: skip
     proto, initializers = _converted(model, _specs(model, shapes), options)
-    try:
+    with told(Path(path), ModelFileError):
         _write(proto, initializers, target)
-    except OSError as error:  # it names a temporary file
-        raise OSError(error.errno, f"path cannot be written to: {error.strerror}", str(path)) from error
 
 
 def _target(path: Path) -> Path:
     """The file to write: the target of path if path is a symbolic link.
 
     Raises:
-      ModelFileNotFoundError: if there is no such folder.
-      OSError: if path is a folder, or a file without write permission.
+      ModelFileError: if there is no such folder, or if path is a folder, or a file without write permission.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    if not target.parent.is_dir():
-        raise ModelFileNotFoundError(f"there is no folder {target.parent} to write {path.name} to").at(target.parent)
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "path is a folder, expected the path of a file", str(path))
+    check_target(target, ModelFileError)
     if target.exists() and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, "path is a file without write permission", str(path))
+        raise ModelFileError.of(errno.EACCES, path, f"path is a file without write permission: {str(path)!r}")
     return target
 
 
@@ -113,13 +108,11 @@ def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> Non
     if not isinstance(model, Model):
         text = f"model is of type {type(model).__name__}, expected a jaxdml.ptq.Model"
         raise ArgumentTypeError(f"{text}: write save(model, path) with what jaxdml.ptq.quantize returned")
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
-    if "\0" in str(path):
+    if "\0" in str(path_of("path", path)):
         raise DescError(f"path is {str(path)!r}, and a path cannot contain a NUL character")
     if str(path).endswith(tuple(filter(None, (os.sep, os.altsep)))):
         text = "path ends with a separator, so it names a folder; expected the path of a file"
-        raise IsADirectoryError(errno.EISDIR, text, str(path))
+        raise ModelFileError.of(errno.EISDIR, path, f"{text}: {str(path)!r}")
     for name, value in choices.items():
         if not isinstance(value, str) or value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")

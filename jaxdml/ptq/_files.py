@@ -23,7 +23,7 @@ import numpy as np
 from jaxdml._graph.floats import EXACT, FLOATS, VERSION, XLA, Floats, wrong_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
-from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary, path_of
+from jaxdml.errors import FileError, PtqError, PtqFileError, api_boundary, path_of
 from jaxdml.ptq._choose.modes import STATIC, BlockMode, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
 from jaxdml.ptq._integers.operators import operator_named
@@ -57,8 +57,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
     Raises:
       PtqError: if path is not a path, or model is not a `jaxdml.ptq.Model`.
-      PtqFileNotFoundError: if the folder of path does not exist.
-      OSError: if path is a folder, or if the file cannot be written.
+      PtqFileError: if the file cannot be written. If path is a folder, its folder does not exist, or the file may not
+        be written, the error also has Python's class: IsADirectoryError, FileNotFoundError or PermissionError.
     """
     if not isinstance(model, Model):
         raise PtqError(f"save was given {type(model).__name__}, expected a model: write save(path, model)")
@@ -83,12 +83,36 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "numerics": model.numerics,
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "path is a folder, expected the path of a file", str(path))
+    with told(path, PtqFileError):
+        check_target(path, PtqFileError)
+        with replaced(path) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+
+def check_target(path: Path, kind: type[FileError]) -> None:
+    """Checks that path has no NUL character, is not a folder, and lies in one.
+
+    Raises:
+      FileError, of the given kind: if it is not so.
+    """
+    if "\0" in str(path):
+        raise kind.of(errno.EINVAL, path, f"path is {str(path)!r}, and a path cannot contain a NUL character")
     if not path.parent.is_dir():
-        raise PtqFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
-    with replaced(path) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        raise kind.of(errno.ENOENT, path.parent, f"there is no folder {path.parent} to write {path.name} to")
+    if path.is_dir():
+        raise kind.of(errno.EISDIR, path, f"path is a folder, expected the path of a file: {str(path)!r}")
+
+
+@contextlib.contextmanager
+def told(path: Path, kind: type[FileError]) -> Iterator[None]:
+    """Turns errors of the operating system, which may name a temporary file, into errors of a kind about path."""
+    try:
+        yield
+    except kind:
+        raise
+    except OSError as error:
+        text = f"path cannot be written to: {error.strerror or error}: {str(path)!r}"
+        raise kind.of(error.errno, path, text) from error
 
 
 @contextlib.contextmanager
@@ -151,8 +175,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             if numerics not in QUANTIZED:
                 raise ValueError("numerics")
     except OSError as error:
-        text, is_missing = f"{path} cannot be read: {error.strerror or error}", isinstance(error, FileNotFoundError)
-        raise (PtqFileNotFoundError(text).at(path) if is_missing else PtqError(text)) from error
+        raise PtqFileError.of(error.errno, path, f"{path} cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
         if isinstance(error, PtqError):
             raise

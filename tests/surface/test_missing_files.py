@@ -1,7 +1,8 @@
-"""A missing file raises a FileNotFoundError, like Python's own, which is also an error of the module that reads it."""
+"""A file that cannot be read or written raises an error of Python's own class, which is also an error of the module."""
 
 import copy
 import errno
+import functools
 import json
 import os
 import pickle
@@ -51,10 +52,14 @@ def read_data_of_onnx(folder):
     dml.onnx.load(folder / "model.onnx")
 
 
-def write_quantized(folder):
+@functools.cache
+def quantized():
     params = {"w": np.ones((3, 2), np.float32)}
-    model = dml.ptq.quantize(lambda params, x: x @ params["w"], params, [params["w"].T], progress=False)
-    dml.ptq.save(folder / "gone" / "model.npz", model)
+    return dml.ptq.quantize(lambda params, x: x @ params["w"], params, [params["w"].T], progress=False)
+
+
+def write_quantized(folder):
+    dml.ptq.save(folder / "gone" / "model.npz", quantized())
 
 
 @pytest.mark.parametrize(
@@ -100,13 +105,84 @@ def test_another_problem_with_a_file_is_no_missing_file(read, kind, tmp_path):
         assert not isinstance(caught.value, FileNotFoundError)
 
 
-def test_they_are_public():
-    for name in ("ModelFileNotFoundError", "PtqFileNotFoundError", "DxDispatchFileNotFoundError"):
-        assert getattr(errors, name).__module__ == "jaxdml.errors"
+@pytest.mark.parametrize("module", ["Model", "Ptq", "DxDispatch"])
+def test_they_are_public(module):
+    for python in ("FileNotFoundError", "IsADirectoryError", "PermissionError"):
+        kind = getattr(errors, f"{module}{python}")
+        assert kind.__module__ == "jaxdml.errors"
+        assert issubclass(kind, (getattr(errors, f"{module}Error"), errors.FileError))
+
+
+ACCESSES = {
+    "onnx.load": (dml.onnx.load, dml.onnx.ModelError),
+    "onnx.save": (lambda path: dml.onnx.save(quantized(), path), dml.onnx.ModelError),
+    "ptq.load": (lambda path: dml.ptq.load(path, lambda params, x: x), dml.ptq.PtqError),
+    "ptq.save": (lambda path: dml.ptq.save(path, quantized()), dml.ptq.PtqError),
+    "dxdispatch.load": (dml.dxdispatch.load, dml.DxDispatchError),
+}
+
+
+@pytest.mark.parametrize("name", ACCESSES)
+def test_a_problem_with_a_file_is_an_error_of_python_and_of_the_module(name, tmp_path):
+    access, kind = ACCESSES[name]
+    for path, number, python in (
+        (tmp_path, errno.EISDIR, IsADirectoryError),
+        (tmp_path / ("n" * 300), errno.ENAMETOOLONG, errors.FileError),
+    ):
+        with pytest.raises(python) as caught:
+            access(path)
+        error = caught.value
+        assert isinstance(error, kind)
+        assert (error.errno, error.strerror, error.filename) == (number, os.strerror(number), str(path))
+        assert not isinstance(error, FileNotFoundError)
+        assert not str(error).startswith("[Errno")
+        assert str(error).count("cannot be") <= 1
+        twin = pickle.loads(pickle.dumps(error))
+        assert (type(twin), str(twin), vars(twin)) == (type(error), str(error), vars(error))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ACCESSES)
+def test_a_file_that_may_not_be_opened(name, tmp_path, monkeypatch):
+    access, kind = ACCESSES[name]
+    quantized()
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    refuse(monkeypatch)
+    with pytest.raises(PermissionError) as caught:
+        access(path)
+    assert isinstance(caught.value, kind)
+    assert caught.value.filename == str(path)
+
+
+def refuse(monkeypatch):
+    """The user may be root, who may open every file."""
+
+    def opened(*args, **options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "name")
+
+    monkeypatch.setattr("builtins.open", opened)
+    monkeypatch.setattr("io.open", opened)
+
+
+def test_a_nul_character(tmp_path):
+    with pytest.raises(dml.ptq.PtqError, match=r"'[^']*a\\x00b', and a path cannot contain a NUL character"):
+        dml.ptq.save(tmp_path / "a\0b", quantized())
+
+
+def test_a_folder_in_place_of_results(tmp_path):
+    resources = {"x": {"initialValuesDataType": "FLOAT32", "initialValues": [1]}}
+    commands = [{"type": "writeFile", "resource": "x", "targetPath": "out.npy"}]
+    (tmp_path / "model.json").write_text(json.dumps(EMPTY_MODEL | {"resources": resources, "commands": commands}))
+    model = dml.dxdispatch.load(tmp_path / "model.json")
+    (tmp_path / "out.npy").mkdir()
+    with pytest.raises(errors.DxDispatchIsADirectoryError, match=r"which exists and is not a file$") as told:
+        model.run()
+    assert (told.value.path, told.value.filename) == ("commands[0].targetPath", str(tmp_path / "out.npy"))
 
 
 def test_a_folder_in_place_of_data_is_no_missing_file(tmp_path):
     (tmp_path / "gone.npy").mkdir()
-    with pytest.raises(dml.DxDispatchError, match="no such file") as caught:
+    with pytest.raises(errors.DxDispatchIsADirectoryError, match=r"and there is no such file$") as caught:
         read_data_of_dxdispatch(tmp_path)
     assert not isinstance(caught.value, FileNotFoundError)
