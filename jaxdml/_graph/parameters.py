@@ -7,6 +7,7 @@ import jax
 
 from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
 from jaxdml._arithmetic.prepared_blocks import PreparedBlocks
+from jaxdml.errors import ArgumentTypeError
 
 MOST_LISTED = 5
 
@@ -25,6 +26,12 @@ def wrong_params(own: Mapping[str, Any], given: Any) -> str:
                 texts = [_held(given[name]), _held(value)]
             return f"params[{name!r}] is {texts[0]}, expected {texts[1]}{_remedy(given[name], value)}"
     return ""
+
+
+def called_without_params() -> ArgumentTypeError:
+    """The error for a call of a model itself."""
+    text = "a model is a function of its params, too: write model.apply(model.params, *inputs)"
+    return ArgumentTypeError(text, operator="apply", rule="argument")
 
 
 def difference(subject: str, expected: Iterable[str], given: Mapping[str, Any]) -> str:

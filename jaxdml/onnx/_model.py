@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxdml._graph.evaluate import check_fits_32_bits, evaluate, evaluated_alone
 from jaxdml._graph.floats import EXACT, Floats, by_xla, on_float64, sentence, with_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.join import joined
-from jaxdml._graph.parameters import difference, listed, wrong_params
+from jaxdml._graph.parameters import called_without_params, difference, listed, wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml._quantized.onnxruntime.lookup import looked_up
 from jaxdml.errors import ModelError, api_boundary, in_other_byte_order
@@ -70,6 +70,15 @@ class Model:
           ModelError: if an input is missing or unknown, or has the wrong type or shape.
         """
         return self._run(params, arrays, named, tuple(output.name for output in self.outputs))
+
+    @api_boundary
+    def __call__(self, *inputs: Any, **named: Any) -> NoReturn:
+        """Raises an error that names the call to write.
+
+        Raises:
+          ArgumentTypeError: always. Weights that are constants of a jitted function would be compiled into it.
+        """
+        raise called_without_params()
 
     def values(
         self, params: Mapping[str, Any], names: str | Sequence[str], /, *arrays: Any, **named: Any

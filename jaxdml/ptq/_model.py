@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
 from jaxdml._graph.graph import Graph, Node
-from jaxdml._graph.parameters import wrong_params
+from jaxdml._graph.parameters import called_without_params, wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ModelError, PtqError, api_boundary, in_other_byte_order
@@ -121,6 +121,15 @@ class Model:
             for place, each in enumerate(inputs):
                 structs_of((each,), f"input {place}")
             raise
+
+    @api_boundary
+    def __call__(self, *inputs: Any, **named: Any) -> NoReturn:
+        """Raises an error that names the call to write.
+
+        Raises:
+          ArgumentTypeError: always. Weights that are constants of a jitted function would be compiled into it.
+        """
+        raise called_without_params()
 
     def __reduce__(self) -> Any:
         """Prevents pickling.

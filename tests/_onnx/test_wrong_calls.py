@@ -13,7 +13,7 @@ from _onnx.mutated_models import models
 from helpers.compare import assert_same_bits
 from helpers.hostile_models import FLOAT, INT64, constant, model, refused, relu
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
-from jaxdml.errors import ModelError
+from jaxdml.errors import ArgumentTypeError, ModelError
 from jaxdml.onnx import Limits, load
 
 ONES = np.ones(4, np.float32)
@@ -28,6 +28,14 @@ def test_python_arguments():
             call(relu(), numerics="cuda")
         with pytest.raises(TypeError, match="limits is of type int"):
             call(relu(), limits=5)
+
+
+def test_a_model_that_is_called_itself():
+    loaded = load(relu())
+    for call in (lambda: loaded(ONES), lambda: loaded(x=ONES)):
+        with pytest.raises(ArgumentTypeError, match=r"write model\.apply\(model\.params, \*inputs\)"):
+            call()
+    assert_same_bits(loaded.apply(loaded.params, ONES)["y"], ONES)
 
 
 TWO = [("a", FLOAT, ("N", 3)), ("b", FLOAT, ("N", None))]

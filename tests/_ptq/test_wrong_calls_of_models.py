@@ -12,7 +12,10 @@ import jaxdml as dml
 from _ptq.quantized import is_right
 from _ptq.test_wrong_calls import PARAMS, X, mlp, quantize
 from helpers.compare import assert_same_bits
+from jaxdml.errors import ArgumentTypeError
 from jaxdml.ptq import PtqError
+
+CALLED = r"a model is a function of its params, too: write model\.apply\(model\.params, \*inputs\)"
 
 
 def other_params():
@@ -39,6 +42,17 @@ def test_other_params_than_the_models():
     for params, words in other_params().values():
         with pytest.raises(PtqError, match=re.escape(words)):
             model.apply(params, X)
+
+
+def test_a_model_that_is_called_itself():
+    model = quantize()
+    for call in (model, jax.jit(model)):
+        with pytest.raises(TypeError, match=CALLED) as caught:
+            call(X)
+        assert isinstance(caught.value, ArgumentTypeError)
+    with pytest.raises(TypeError, match=CALLED):
+        dml.ptq.quantize(model, model.params, [X], progress=False)
+    assert is_right(model, mlp, PARAMS, X)
 
 
 def test_params_that_were_changed_in_place():
