@@ -17,7 +17,10 @@ from jaxdml.onnx._operators._arrays import Array, is_known
 from jaxdml.onnx._operators.attention import expected
 
 INPUT, OUTPUT, FORGET, CELL = range(4)
-Multiply = Callable[[Array], Array]  # multiplies the last dimension of float32 [..., K] by a matrix [K, 4 * N]
+
+# Multiplies the last dimension of float32 x by the matrix [K, 4 * N] of each direction. The axis is that of x's
+# directions; None: x has none, and all directions multiply the same x. The result has the directions first.
+Multiply = Callable[[Array, int | None], Array]
 
 
 class Gate(NamedTuple):
@@ -69,13 +72,13 @@ class States(NamedTuple):
     peephole: Array | None
 
 
-def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Multiply]], hidden: int) -> list[Array]:
+def recurrent(given: States, cell: Cell, multiply_x: Multiply, multiply_h: Multiply, hidden: int) -> list[Array]:
     """All hidden states [T, D, B, N], and the last hidden states and cell states [D, B, N], in float32.
 
     Args:
       given: the inputs.
       cell: the attributes.
-      products: for each direction, the functions that multiply x and the hidden state by their weights.
+      multiply_x, multiply_h: the functions that multiply x and the hidden states by their weights.
       hidden: N.
 
     Raises:
@@ -93,13 +96,10 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
     is_step, is_valid = _steps(given.lengths, steps, batch)
     # The multiplication may quantize x by its range, which must cover only the steps of the longest item.
     x = jnp.where(jnp.any(is_step, 1)[:, None, None], float32(given.x), np.float32(0))
-    gates = [
-        multiply_x(_in_order(x, is_step, is_backward))
-        for (multiply_x, _), is_backward in zip(products, cell.backward, strict=True)
-    ]
+    gates = _in_order(jnp.moveaxis(multiply_x(x, None), 0, 1), is_step, cell.backward)
     if bias is not None:
         bias = (bias[:, : 4 * hidden] + bias[:, 4 * hidden :])[:, None]
-    advanced = _Step(cell, [multiply_h for _, multiply_h in products], bias, peephole, hidden)
+    advanced = _Step(cell, multiply_h, bias, peephole, hidden)
 
     def step(state: tuple[Array, ...], given: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
         (h, c, last_h), (of_x, goes_on) = state, given
@@ -110,9 +110,9 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
 
     zeros = jnp.zeros((count, batch, hidden), jnp.float32)
     start = zeros if h is None else h, zeros if c is None else c, zeros
-    (_, last_c, last_h), y = lax.scan(step, start, (jnp.stack(gates, 1), is_step))
-    y = [_in_order(y[:, place], is_step, is_backward) for place, is_backward in enumerate(cell.backward)]
-    results = [jnp.stack(y, 1), last_h, jnp.where(jnp.any(is_step, 0)[:, None], last_c, np.float32(0))]
+    (_, last_c, last_h), y = lax.scan(step, start, (gates, is_step))
+    y = _in_order(y, is_step, cell.backward)
+    results = [y, last_h, jnp.where(jnp.any(is_step, 0)[:, None], last_c, np.float32(0))]
     if is_valid is not None:
         places = (jnp.broadcast_to(is_valid[:, None], each.shape) for each in results)
         results = [jnp.where(valid, each, np.float32(np.nan)) for valid, each in zip(places, results, strict=True)]
@@ -137,7 +137,7 @@ class _Step(NamedTuple):
     """A step of all directions; bias [D, 1, 4 * N] and peephole [D, 3 * N], or None."""
 
     cell: Cell
-    multiply_h: Sequence[Multiply]
+    multiply_h: Multiply
     bias: Array | None
     peephole: Array | None
     hidden: int
@@ -145,7 +145,7 @@ class _Step(NamedTuple):
     def __call__(self, h: Array, c: Array, gates: Array) -> tuple[Array, Array]:
         """The hidden state and the cell's state after the step; `gates` is x times its weights."""
         of_gates, of_cell, of_state = zip(*self.cell.activations, strict=True)
-        total = gates + jnp.stack([multiply(each) for multiply, each in zip(self.multiply_h, h, strict=True)])
+        total = gates + self.multiply_h(h, 0)
 
         def ready(first: int, state: Array | None = None, count: int = 1) -> Array:
             """The inputs of the activations of some gates."""
@@ -181,13 +181,14 @@ def _activated(functions: Sequence[Gate], values: Array) -> Array:
     return jnp.stack([function(each) for function, each in zip(functions, values, strict=True)])
 
 
-def _in_order(values: Array, is_step: Array, is_backward: bool) -> Array:
-    """[T, B, N] unchanged, or, if backward, with each item's own steps reversed; other steps stay in place."""
-    if not is_backward:
+def _in_order(values: Array, is_step: Array, backward: Sequence[bool]) -> Array:
+    """[T, D, B, N] with each item's own steps reversed in backward directions; other steps stay in place."""
+    if not any(backward):
         return values
     numbers = lax.broadcasted_iota(jnp.int32, is_step.shape, 0)
-    source = jnp.where(is_step, jnp.sum(is_step, 0, dtype=jnp.int32)[None] - 1 - numbers, numbers)
-    return jnp.take_along_axis(values, source[:, :, None], 0)
+    reverse = jnp.where(is_step, jnp.sum(is_step, 0, dtype=jnp.int32)[None] - 1 - numbers, numbers)
+    source = jnp.stack([reverse if is_backward else numbers for is_backward in backward], 1)
+    return jnp.take_along_axis(values, source[..., None], 0)
 
 
 def product(x: Array, y: Array) -> Array:

@@ -13,7 +13,7 @@ from jaxdml._quantized.kinds import prepared_matrices
 from jaxdml._quantized.onnxruntime import sigmoids
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators import activations
-from jaxdml.onnx._operators._arrays import EXACT, Array
+from jaxdml.onnx._operators._arrays import EXACT, Array, is_known
 from jaxdml.onnx._operators._recurrence import Cell, Gate, Multiply, States, float32, product, recurrent
 from jaxdml.onnx._operators.attention import expected
 from jaxdml.onnx._table import BYTE, MICROSOFT, SCALE, operator
@@ -153,9 +153,8 @@ def lstm(
     hidden = _hidden_size(cell, r.shape[2], f"R of shape {r.shape}")
     expected("R", r, (len(cell.backward), 4 * hidden, hidden))
     expected("W", w, (len(cell.backward), 4 * hidden, x.shape[2]))
-    w, r = float32(w), float32(r)
-    products = [_float_products(w[place], r[place]) for place in range(len(cell.backward))]
-    results = recurrent(States(x, bias, sequence_lens, initial_h, initial_c, peephole), cell, products, hidden)
+    given = States(x, bias, sequence_lens, initial_h, initial_c, peephole)
+    results = recurrent(given, cell, _by_floats(w), _by_floats(r), hidden)
     if cell.is_batch_first:
         y, *last = results
         results = [jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(state, 0, 1) for state in last)]
@@ -189,12 +188,9 @@ def dynamic_quantize_lstm(
     parameters = {"W_scale": w_scale, "W_zero_point": w_zero_point, "R_scale": r_scale, "R_zero_point": r_zero_point}
     for name, parameter in parameters.items():
         expected(name, parameter, (count,), (count, 4 * hidden))
-    products = [
-        (_by_integers(_of_direction(w, place), w_scale[place], w_zero_point[place]),
-         _by_integers(_of_direction(r, place), r_scale[place], r_zero_point[place]))
-        for place in range(count)
-    ]  # fmt: skip
-    results = recurrent(States(x, bias, sequence_lens, initial_h, initial_c, peephole), cell, products, hidden)
+    given = States(x, bias, sequence_lens, initial_h, initial_c, peephole)
+    multiply_x, multiply_h = _by_integers(w, w_scale, w_zero_point), _by_integers(r, r_scale, r_zero_point)
+    results = recurrent(given, cell, multiply_x, multiply_h, hidden)
     y, last_h, last_c = map(lax.stop_gradient, results)
     return y, last_h, last_c
 
@@ -211,22 +207,33 @@ def _hidden_size(cell: Cell, size: int, where: str) -> int:
 # Products ------------------------------------------------------------------------------------------------------------
 
 
-def _float_products(w: Array, r: Array) -> tuple[Multiply, Multiply]:
-    return lambda x: jnp.matmul(x, w.T, precision=EXACT), lambda h: jnp.matmul(h, r.T, precision=EXACT)
+def _by_floats(matrices: Array) -> Multiply:
+    """Products with the matrices [D, 4 * N, K]."""
+
+    def one(x: Array, matrix: Array) -> Array:
+        # Contracts the last dimension of both, so that no step transposes the matrix.
+        return lax.dot_general(x, matrix, (((x.ndim - 1,), (1,)), ((), ())), precision=EXACT)
+
+    return _of_directions(one, float32(matrices))
 
 
-def _by_integers(matrix: Any, scale: Array, zero_point: Array) -> Multiply:
-    """Products with a quantized matrix [K, 4 * N]; the other operand is quantized by the range of all its elements."""
+def _by_integers(matrices: Any, scales: Array, zero_points: Array) -> Multiply:
+    """Products with quantized matrices [D, K, 4 * N]; the other operand is quantized by the range of all its elements."""
 
-    def multiply(x: Array) -> Array:
+    def one(x: Array, matrix: Any, scale: Array, zero_point: Array | None) -> Array:
         if 0 in x.shape:
             return jnp.zeros((*x.shape[:-1], matrix.shape[-1]), jnp.float32)
         quantized, x_scale, x_zero_point = directml.to_integers_by_range(x)
         return directml.float_product(quantized, matrix, x_scale, scale, x_zero_point, zero_point)
 
+    is_zero = is_known(zero_points) and not zero_points.any()
+    return _of_directions(one, matrices, scales, None if is_zero else zero_points)
+
+
+def _of_directions(one: Callable[..., Array], *parameters: Any) -> Multiply:
+    """The products of all directions as a batch, so that a step has no more operations than that of one direction."""
+
+    def multiply(x: Array, axis: int | None) -> Array:
+        return jax.vmap(one, (axis, *(0 for _ in parameters)))(x, *parameters)
+
     return multiply
-
-
-def _of_direction(weights: Any, place: int) -> Any:
-    """The matrix of one direction, from an array or from prepared weights."""
-    return jax.tree.map(lambda data: data[place], weights)
