@@ -11,7 +11,7 @@ import pytest
 
 import jaxdml as dml
 from helpers.compare import assert_same_bits
-from helpers.on_devices import run_on_eight
+from helpers.on_devices import run_on, run_on_eight
 from jaxdml.errors import PtqError
 from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile, observer_of
 
@@ -112,6 +112,14 @@ def test_merged_observers_have_seen_what_each_has(observer):
 def test_over_eight_devices():
     """In a process of its own: what all devices saw, with one that saw a NaN, and one that saw nothing."""
     assert run_on_eight(HERE / "observers_on_eight_devices.py").count("ok ") == 4 * 4
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("option", ["observer=minmax", "observer=percentile", "products=dynamic"])
+def test_memory_of_calibration(option):
+    """At most 2.5 times the activations of one batch, however many batches there are."""
+    pytest.importorskip("resource")  # Windows has none
+    assert float(run_on(1, HERE / "memory_of_calibration.py", option)) < 2.5
 
 
 @of_each_update

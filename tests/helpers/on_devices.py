@@ -14,8 +14,17 @@ TESTS = Path(__file__).parents[1]
 
 def run_on_eight(script, *arguments):
     """The output of a script in a process of its own, where jax has eight devices."""
+    return run_on(8, script, *arguments)
+
+
+def run_on(count, script, *arguments):
+    """The output of a script in a process of its own, where jax has `count` devices."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
-    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": path}
+    devices = {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}",
+        "PYTHONPATH": path,
+    }
     command = [sys.executable, script, *map(str, arguments)]
     environment = os.environ | devices
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
