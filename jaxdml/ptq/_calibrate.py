@@ -151,6 +151,7 @@ def check_seen(unit: Unit, observers: Mapping[Value, Statistics]) -> None:
 STATE, AFTER = "state", "after"  # roles: an observer before a batch, and after it
 
 
+@jax.jit  # JAX traces and lowers it once for all values of one shape
 def _observe(state: Statistics, x: Any, factor: Any = None) -> Statistics:
     return state.update(x if factor is None else x.astype(np.float32) * factor)
 

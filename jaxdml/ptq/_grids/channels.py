@@ -36,9 +36,9 @@ class Channels(Observer):
         return cls(low=zeros, high=zeros, squares=zeros, axis=axis)
 
     def with_values(self, x: Array) -> Self:
-        x = jnp.moveaxis(x, self.axis, -1).reshape(-1, self.low.shape[-1])
-        low, high = extremes.of(x, (0,))
-        squares = self.squares + jnp.sum(jnp.square(x), 0)
+        others = tuple(axis for axis in range(x.ndim) if axis != self.axis % x.ndim)
+        low, high = extremes.of(x, others)
+        squares = self.squares + jnp.sum(jnp.square(x), others)
         return replace(self, low=jnp.minimum(self.low, low), high=jnp.maximum(self.high, high), squares=squares)
 
     def with_devices(self, axis_name: str) -> Self:
