@@ -189,11 +189,25 @@ def exact_floats() -> Iterator[Case]:
     x, half = of(FLOAT, M, N), of(HALF, M, N)
     for name in FUNCTIONS:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x), is_quick=name in ("tanh", "erfc", "sin"))
-    for name in ["add", "mul", "div", "max", "pow", "atan2"]:
+    for name in ["add", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2"]:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x, x))
     yield Case("exact", "cumsum", partial(exactly, jnp.cumsum, x))
     yield Case("exact", "prod", partial(exactly, partial(jnp.prod, axis=1), x))
     yield Case("exact", "cumprod", partial(exactly, partial(jnp.cumprod, axis=1), x))
+    rows = np.arange(M, dtype=np.int32) // 2
+    others: dict[str, Callable[..., Any]] = {
+        "integer_pow": lambda x: x**5,
+        "polynomial": lambda x: jnp.polyval(np.float32([3, 2, 1]), x),
+        "clamp": partial(jnp.clip, min=-1.0, max=1.0),
+        "cummax": jax.lax.cummax,
+        "argmin": partial(jnp.argmin, axis=1),
+        "reduce_window_sum": lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (3, 3), (1, 1), "SAME"),
+        "reduce_window_max": lambda x: jax.lax.reduce_window(x, -np.inf, jax.lax.max, (3, 3), (1, 1), "SAME"),
+        "scatter-add": lambda x: x.at[rows].add(x),
+        "scatter-max": lambda x: x.at[rows].max(x),
+    }
+    for name, function in others.items():
+        yield Case("exact", name, partial(exactly, function, x))
     yield Case("exact", "float16", partial(exactly, jax.nn.silu, half))
     yield Case("exact", "softmax", partial(exactly, jax.nn.softmax, x), is_quick=True)
     yield Case("exact", "standardize", partial(exactly, jax.nn.standardize, x), is_quick=True)
