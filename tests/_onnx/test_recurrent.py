@@ -1,6 +1,8 @@
 """LSTM, near onnxruntime's floats, and DynamicQuantizeLSTM, with onnxruntime's bits."""
 
 import dataclasses
+import re
+from collections import Counter
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ import jaxdml.onnx
 from _onnx.lstm_cases import OUTPUTS, Case, random_case
 from helpers.compare import assert_same_bits
 from helpers.hostile_models import model, node, refused
-from helpers.marks import rarely_on_xla
+from helpers.marks import HAS_NATIVE, rarely_on_xla
 from helpers.one_node import on_x64_alone
 from jaxdml.onnx import Difference, Limits
 
@@ -72,6 +74,25 @@ def test_the_table_says_where_they_run():
     made = jaxdml.onnx.load(small("LSTM").model(), floats="exact")
     assert str(made).splitlines()[2].split() == ["lstm_0", "LSTM", "LSTM", "floats"]
     assert made.by_xla == ("lstm_0",)
+
+
+@pytest.mark.rare
+@pytest.mark.skipif(not HAS_NATIVE, reason="on XLA's kernels, XLA splits products of integers by directions")
+@pytest.mark.parametrize("operator", ["LSTM", "DynamicQuantizeLSTM"])
+def test_a_step_of_two_directions_has_the_operations_of_one(operator):
+    """Each operation has its own cost, and XLA gives independent ones to several threads."""
+    one = small(operator)
+    both = {name: value if name == "x" else np.concatenate([value] * 2) for name, value in one.values.items()}
+    two = dataclasses.replace(one, values=both, attributes=one.attributes | {"direction": "bidirectional"})
+    of_one, of_two = (Counter(re.findall(r" (dot|custom-call)\(", compiled(case))) for case in (one, two))
+    assert of_one == of_two
+    assert of_one.total() > 1
+
+
+def compiled(case):
+    """The compiled program of a model."""
+    made = jaxdml.onnx.load(case.model().SerializeToString())
+    return jax.jit(made.apply).lower(made.params, **case.inputs).compile().as_text()
 
 
 @pytest.mark.rare

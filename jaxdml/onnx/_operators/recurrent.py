@@ -218,7 +218,7 @@ def _by_floats(matrices: Array) -> Multiply:
 
 
 def _by_integers(matrices: Any, scales: Array, zero_points: Array) -> Multiply:
-    """Products with quantized matrices [D, K, 4 * N]; the other operand is quantized by the range of all its elements."""
+    """Products with quantized matrices [D, K, 4 * N]; the other operand is quantized by the range of its elements."""
 
     def one(x: Array, matrix: Any, scale: Array, zero_point: Array | None) -> Array:
         if 0 in x.shape:
