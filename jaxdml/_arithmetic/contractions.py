@@ -127,6 +127,15 @@ def integer_dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix,
     return dot(a, a_zero_point, b, b_zero_point)
 
 
+@with_kernel(native.FLOAT_DOT)
+def float_dot(
+    a: Array, a_scale: Array, a_zero_point: Array | None,
+    b: Array | PreparedMatrix, b_scale: Array, b_zero_point: Array | None, bias: Array | None,
+) -> Array:  # fmt: skip
+    """`dot` in float32: the sums multiplied by float32 scales, plus a float32 bias that broadcasts to the product."""
+    return rounding.multiplied(integer_dot(a, a_zero_point, b, b_zero_point), a_scale, b_scale, bias)
+
+
 @with_kernel(native.INTEGER_CONV)
 def integer_conv(
     x: Array, x_zero_point: Array | None, filter: Array | PreparedFilter, filter_zero_point: Array | None,

@@ -46,7 +46,7 @@ def _dot(
         lax.expand_dims(b.data, (b.data.ndim - 1,)) if is_packed else b,
         parameter(b_scale, None),
         parameter(b_zero_point, b.dtype),
-        _bias(bias, leading, (1,) * (rank - 2)),
+        _bias(bias, leading, (1,) * (rank - 2), jnp.float32 if output_dtype == jnp.float32 else jnp.int32),
         parameter(output_scale, None),
         parameter(output_zero_point, output_dtype),
     )
@@ -67,15 +67,35 @@ def _integer_dot_result(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) ->
     return _dot_result(a, None, a_zero_point, b, output_dtype=jnp.int32)
 
 
-def _bias(bias: Array | None, leading: int, batch: tuple[int, ...]) -> Array:
+def _float_dot(
+    a: Array, a_scale: Array, a_zero_point: Array | None, b: Any, b_scale: Array, b_zero_point: Array | None,
+    bias: Array | None, *, leading: int,
+) -> Array:  # fmt: skip
+    operands = a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias, _one(leading), None
+    return _dot(*operands, output_dtype=jnp.float32, leading=leading)
+
+
+def _float_dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any) -> Result:
+    return _dot_result(a, None, a_zero_point, b, output_dtype=jnp.float32)
+
+
+def _takes_float_dot(
+    a: Any, a_scale: Any, a_zero_point: Any, b: Any, b_scale: Any, b_zero_point: Any, bias: Any
+) -> bool:
+    """The kernel adds only a bias of the columns."""
+    is_of_columns = bias is None or (bias.shape[-1:] == b.shape[-1:] and bias.size == bias.shape[-1])
+    return _takes(b) and is_of_columns
+
+
+def _bias(bias: Array | None, leading: int, batch: tuple[int, ...], dtype: Any = jnp.int32) -> Array:
     """The elements of a bias, after dimensions of a batch; none if there is no bias."""
     if bias is None:
-        return lax.full((*(1,) * leading, *batch, 0), 0, jnp.int32)
+        return lax.full((*(1,) * leading, *batch, 0), 0, dtype)
     return operand(bias, leading, lambda shape: (*batch, math.prod(shape)), None)
 
 
 def _one(leading: int) -> Array:
-    """A placeholder for the scales of a call with int32 results, which the library does not scale."""
+    """A placeholder for scales that the library does not read."""
     return lax.full((1,) * leading, 1, jnp.float32)
 
 
@@ -152,4 +172,5 @@ def _integer_conv_result(x: Any, x_zero_point: Any, filter: Any, filter_zero_poi
 
 DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)
 INTEGER_DOT = Kernel(_integer_dot, _integer_dot_result, _takes)
+FLOAT_DOT = Kernel(_float_dot, _float_dot_result, _takes_float_dot)
 INTEGER_CONV = Kernel(_integer_conv, _integer_conv_result, _takes)

@@ -163,8 +163,8 @@ def requantize(
     return saturate(lax.mul(_float32(accumulator), multiplier), zero_point, dtype)
 
 
-def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array | None, dtype: Any) -> Array:
-    """fl(fl(fl(accumulator) * fl(a_scale * b_scale)) + bias) in float32, rounded once more if dtype is FLOAT16.
+def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array | None) -> Array:
+    """fl(fl(fl(accumulator) * fl(a_scale * b_scale)) + bias) in float32.
 
     accumulator holds integers; scales and bias broadcast to its shape.
     """
@@ -175,7 +175,7 @@ def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array |
     if bias is not None:
         bias = flushed_straight_through(with_rank(_float32(bias), accumulator.ndim))
         result = flushed_straight_through(lax.add(result, broadcast_like(bias, result)))
-    return rounded_to(result, dtype)
+    return result
 
 
 def averaged(

@@ -3,7 +3,9 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdml._arithmetic import contractions, halves, rounding, wide
 from jaxdml._arithmetic.prepared import PreparedMatrix
@@ -32,6 +34,10 @@ def _describe(given: Given) -> OperatorDesc:
 
     output_type = given["a_scale"].dtype
     return given.desc(MatrixMultiplyIntegerToFloatDesc, output=output, output_type=output_type, form=form)
+
+
+def _float32(x: Any) -> Any:
+    return x if x is None else lax.convert_element_type(x, jnp.float32)
 
 
 def _are_bytes(a: Any, b: Any) -> bool:
@@ -93,14 +99,14 @@ def matrix_multiply_integer_to_float(
     Source: DirectML, DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT_OPERATOR_DESC, fields ATensor to OutputTensor,
     https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_matrix_multiply_integer_to_float_operator_desc
     """
-    total: Any
+    dtype: Any = a_scale.dtype
+    a_scale, b_scale, bias = map(_float32, (a_scale, b_scale, bias))
     if _are_bytes(a, b):
-        total = contractions.integer_dot(a, a_zero_point, b, b_zero_point)
+        result = contractions.float_dot(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias)
     elif halves.fit(a, b, a.shape[-1]):
-        total = halves.dot(a, a_zero_point, b, b_zero_point)
+        result = rounding.multiplied(halves.dot(a, a_zero_point, b, b_zero_point), a_scale, b_scale, bias)
     else:
         b = b.array if isinstance(b, PreparedMatrix) else b
-        zero_points = (rounding.with_rank(zero_point, a.ndim) for zero_point in (a_zero_point, b_zero_point))
-        a_zero_point, b_zero_point = zero_points
-        total = wide.dot(a, a_zero_point, b, b_zero_point)
-    return rounding.multiplied(total, a_scale, b_scale, bias, a_scale.dtype)
+        a_zero_point, b_zero_point = (rounding.with_rank(x, a.ndim) for x in (a_zero_point, b_zero_point))
+        result = rounding.multiplied(wide.dot(a, a_zero_point, b, b_zero_point), a_scale, b_scale, bias)
+    return rounding.rounded_to(result, dtype)

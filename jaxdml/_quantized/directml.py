@@ -109,7 +109,8 @@ def float_convolution(
             lambda x, of_x: integer_convolution(x, w, of_x, w_zero_point, **options), x, x_zero_point
         )
         beside: Any = functools.partial(_beside, x=sums, axis=1)
-        return rounding.multiplied(sums, beside(x_scale), beside(w_scale), beside(bias), x_scale.dtype)
+        y = rounding.multiplied(sums, beside(x_scale), beside(w_scale), beside(bias))
+        return rounding.rounded_to(y, x_scale.dtype)
     y = integer_convolution(x, w, x_zero_point, w_zero_point, **options)
     y = y if bias is None else y + bias.reshape(-1, *(1,) * (x.ndim - 2))[None]
     return to_floats(y, scalar(x_scale) * scalar(w_scale), None, axis=1)

@@ -14,8 +14,7 @@ namespace {
 void merge_batches(std::vector<Convolution>& problems) {
   const Convolution one = problems[0];
   const int64_t x_size = one.batch * one.filter.groups * one.filter.channels * one.height * one.width;
-  const int64_t y_bytes =
-      one.batch * one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
+  const int64_t y_bytes = one.batch * one.filter.outputs * one.y_height * one.y_width * size_of(one.type);
   for (size_t i = 0; i < problems.size(); i++) {
     const Convolution& other = problems[i];
     const bool is_next = other.x - one.x == int64_t(i) * x_size &&

@@ -12,7 +12,7 @@ namespace {
 // Merges adjacent problems that share one matrix b into a single problem with more rows.
 void merge_rows(std::vector<Matmul>& problems) {
   const Matmul one = problems[0];
-  const int64_t count = int64_t(problems.size()), bytes = one.type == Type::kInt32 ? 4 : 1;
+  const int64_t count = int64_t(problems.size()), bytes = size_of(one.type);
   for (int64_t i = 0; i < count; i++) {
     const Matmul& other = problems[size_t(i)];
     const int64_t rows = i * one.rows;
@@ -35,7 +35,8 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
                   ffi::Result<Buffer> result, bool is_packed) {
   const Buffer y = *result;
   const size_t rank = y.dimensions().size();
-  JAXDML_EXPECT(rank >= 2 && is_type(y), "the product is not a matrix of int8, uint8 or int32");
+  const bool is_float = y.element_type() == ffi::DataType::F32;
+  JAXDML_EXPECT(rank >= 2 && (is_type(y) || is_float), "the product is not a matrix of int8, uint8, int32 or float32");
   const size_t leading = rank - 2;
   for (const Buffer& x : {a, b, a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point})
     JAXDML_EXPECT(leads(x, y, leading, rank), "an operand's leading dimensions differ from the product's");
@@ -53,8 +54,9 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   for (const Buffer& x : {b_scale, b_zero_point})
     JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b needs one element, or one per column");
   JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
-  JAXDML_EXPECT(bias.element_type() == ffi::DataType::S32 && leads(bias, y, leading, leading + 1),
-                "the bias is not int32, or its leading dimensions differ from the product's");
+  JAXDML_EXPECT(bias.element_type() == (is_float ? ffi::DataType::F32 : ffi::DataType::S32) &&
+                    leads(bias, y, leading, leading + 1),
+                "the bias is neither int32 nor a float32 product's type, or its leading dimensions differ");
   const bool has_bias = bias.dimensions()[leading] == columns;
   JAXDML_EXPECT(has_bias || bias.dimensions()[leading] == 0, "the bias needs one element per column");
   const Size packed_bytes = matrix_bytes(kernels, depth, columns);

@@ -55,6 +55,7 @@ inline bool is_signed(ffi::AnyBuffer x) {
 inline bool is_type(ffi::AnyBuffer x) { return is_byte(x) || x.element_type() == ffi::DataType::S32; }
 inline Type type_of(ffi::AnyBuffer x) {
   if (x.element_type() == ffi::DataType::S32) return Type::kInt32;
+  if (x.element_type() == ffi::DataType::F32) return Type::kFloat32;
   return is_signed(x) ? Type::kInt8 : Type::kUint8;
 }
 

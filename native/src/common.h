@@ -17,8 +17,6 @@ JAXDML_INLINE int32_t value(const ZeroPoints& zero_points, int64_t i) {
   return zero_points.is_signed ? int8_t(byte) : byte;
 }
 
-JAXDML_INLINE int64_t size_of(Type type) { return type == Type::kInt32 ? 4 : 1; }
-
 // The kernels multiply activations, uint8 or int8 depending on the instruction set, by int8 weights. Flipping the top
 // bit of a byte converts int8 to uint8 and back. The conversion shifts a value and its zero point by 128, so their
 // difference stays the same.

@@ -8,7 +8,8 @@ namespace jaxdml {
 
 constexpr int64_t kSealBytes = 320;  // the size of the seal at the start of packed weights; see seal.h
 
-enum class Type : int32_t { kInt8, kUint8, kInt32 };
+enum class Type : int32_t { kInt8, kUint8, kInt32, kFloat32 };
+inline int64_t size_of(Type type) { return type == Type::kInt8 || type == Type::kUint8 ? 1 : 4; }
 
 // A tensor's scales: one for the tensor (step 0), or one for each row, column or channel (step 1).
 struct Scales {
@@ -30,7 +31,8 @@ struct Pool {
   void* handle;
 };
 
-// y[m, n] = the requantized sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n]).
+// y[m, n] = the sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n]), plus bias[n]: requantized, as
+// int32, or as float32: the sum * (a_scale[m] * b_scale[n]), plus bias[n].
 struct Matmul {
   int64_t rows, depth, columns;
   const uint8_t* a;
@@ -38,7 +40,7 @@ struct Matmul {
   bool is_raw;  // b is not packed, and no other problem uses this b
   Scales a_scale, b_scale, y_scale;
   ZeroPoints a_zero_point, b_zero_point, y_zero_point;
-  const int32_t* bias;  // of each column; null if there is no bias
+  const int32_t* bias;  // of each column, in bits of float32 if y is; null if there is no bias
   void* y;
   Type type;  // y's type; kInt32 stores the sums without requantization
 };

@@ -21,11 +21,12 @@ namespace jaxdml::JAXDML_ISA {
 
 // The epilogue's parameters of each column.
 struct Columns {
-  int32_t* sums;  // the sum of the column, minus depth times the column's zero point
-  int32_t *zero_points, *biases;
-  float* scales;  // b's scale if rows have scales of their own, otherwise the requantization multiplier
+  int32_t* sums;                  // the sum of the column, minus depth times the column's zero point
+  int32_t *zero_points, *biases;  // of Matmul::bias
+  float* scales;                  // b's scale if rows have scales of their own, otherwise the sums' multiplier
 };
 
+constexpr int32_t kNegativeZero = INT32_MIN;  // in bits of float32; adding it changes no float
 constexpr int64_t kRowsOfOne = 96;            // an item with more rows may be halved to occupy more threads
 constexpr int64_t kMostRawRows = kRowsOfOne;  // the maximum number of rows of a product with a raw matrix
 // Each item packs its panels of a raw matrix. There is one block of rows, so that no panel is packed twice.
@@ -128,7 +129,8 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   for (int64_t n = first; n < end; n++) zero_points[n] = as_weight(of_b, n);
   for (int64_t n = end; n < last; n++) zero_points[n] = 0;
   int32_t* const biases = columns.biases;
-  for (int64_t n = first; n < end; n++) biases[n] = one.bias ? one.bias[n] : 0;
+  const int32_t none = one.type == Type::kFloat32 ? kNegativeZero : 0;
+  for (int64_t n = first; n < end; n++) biases[n] = one.bias ? one.bias[n] : none;
   for (int64_t n = end; n < last; n++) biases[n] = 0;
   const uint32_t depth = uint32_t(one.depth);
   int32_t* const to = columns.sums;
@@ -140,7 +142,9 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   for (int64_t n = end; n < last; n++) scales[n] = 0;
   if (has_row_scales(one)) return;
   const float a_scale = value(one.a_scale, 0), y_scale = value(one.y_scale, 0);
-  for (int64_t n = first; n < end; n++) scales[n] = product(a_scale, scales[n]) / y_scale;
+  for (int64_t n = first; n < end; n++) scales[n] = product(a_scale, scales[n]);
+  if (one.type == Type::kFloat32) return;
+  for (int64_t n = first; n < end; n++) scales[n] = scales[n] / y_scale;
 }
 
 constexpr int64_t kMostRows = kTileRows > kTwoTiles ? kTileRows : kTwoTiles;  // the limit of MatmulPlan::rows
@@ -152,17 +156,17 @@ struct Row {
   Output output;
 };
 
-// The epilogue of row m: requantizes and stores the sums of V vectors of columns, beginning at column n.
+// The epilogue of row m: converts and stores the sums of V vectors of columns, beginning at column n.
 template <int V>
 JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has_zero_points, const Row& row,
                              const I32 (&sums)[V], int64_t m, int64_t n) {
   const int64_t count = at_most(V * kLanes, one.columns - n);
-  const bool has_scales = has_row_scales(one);
+  const bool has_scales = has_row_scales(one), is_float = one.type == Type::kFloat32;
   I32 totals[V];
 #pragma GCC unroll 8
   for (int v = 0; v < V; v++) {
     const int64_t at = n + v * kLanes;
-    totals[v] = add(sums[v], load(columns.biases + at));
+    totals[v] = is_float ? sums[v] : add(sums[v], load(columns.biases + at));
     totals[v] = subtract(totals[v], multiply(splat(row.zero_point), load(columns.sums + at)));
     if (has_zero_points) totals[v] = subtract(totals[v], multiply(splat(row.sum), load(columns.zero_points + at)));
   }
@@ -174,10 +178,12 @@ JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
       F32 multiplier = load_floats(columns.scales + n + v * kLanes);
-      if (has_scales) multiplier = product(splat(row.a_scale), multiplier) / splat(row.y_scale);
+      if (has_scales) multiplier = product(splat(row.a_scale), multiplier);
+      if (has_scales && !is_float) multiplier = multiplier / splat(row.y_scale);
       values[v] = scaled(totals[v], multiplier);
+      if (is_float) store(bytes + v * kBytes, (I32)(values[v] + (F32)load(columns.biases + n + v * kLanes)));
     }
-    store_saturated(bytes, values, row.output);
+    if (!is_float) store_saturated(bytes, values, row.output);
   }
   const int64_t size = size_of(one.type);
   copy_bytes(static_cast<uint8_t*>(one.y) + (m * one.columns + n) * size, bytes, count * size);

@@ -72,7 +72,7 @@ XLA_FFI_DataType word(Random& random) { return random.chance(50) ? XLA_FFI_DataT
 XLA_FFI_DataType byte(Random& random) { return random.chance(50) ? XLA_FFI_DataType_S8 : XLA_FFI_DataType_U8; }
 XLA_FFI_DataType output(Random& random) { return random.chance(30) ? XLA_FFI_DataType_S32 : byte(random); }
 XLA_FFI_DataType zero_point_of(XLA_FFI_DataType type, Random& random) {
-  return type == XLA_FFI_DataType_S32 ? byte(random) : type;
+  return type == XLA_FFI_DataType_S32 || type == XLA_FFI_DataType_F32 ? byte(random) : type;
 }
 constexpr XLA_FFI_DataType kFloat = XLA_FFI_DataType_F32;
 
@@ -82,22 +82,23 @@ Call matmul(Random& random, const Kernels& kernels) {
   const int64_t rows = is_large ? random.between(60, 120) : extent(random, 40);
   const int64_t depth = is_large ? random.between(130, 300) : extent(random, 80);
   const int64_t columns = is_large ? random.between(140, 200) : extent(random, 70);
-  const XLA_FFI_DataType a = byte(random), b = byte(random), y = output(random);
+  const XLA_FFI_DataType a = byte(random), b = byte(random), y = random.chance(25) ? kFloat : output(random);
   const bool is_packed = random.chance(40);
   const auto along = [&](int64_t size, bool is_row) {
     const int64_t count = random.chance(50) ? 1 : size;
     return some(random, leading) + (is_row ? Extents{count, 1} : Extents{1, count});
   };
   Call call = {&jaxdml_cpu_matmul};
-  call.arguments = {{a, some(random, leading) + Extents{rows, depth}},
-                    {kFloat, along(rows, true)},
-                    {a, along(rows, true)},
-                    {b, some(random, leading) + Extents{depth, columns}},
-                    {kFloat, along(columns, false)},
-                    {b, along(columns, false)},
-                    {XLA_FFI_DataType_S32, some(random, leading) + Extents{random.chance(50) ? 0 : columns}},
-                    {kFloat, along(rows, true)},
-                    {zero_point_of(y, random), along(rows, true)}};
+  call.arguments = {
+      {a, some(random, leading) + Extents{rows, depth}},
+      {kFloat, along(rows, true)},
+      {a, along(rows, true)},
+      {b, some(random, leading) + Extents{depth, columns}},
+      {kFloat, along(columns, false)},
+      {b, along(columns, false)},
+      {y == kFloat ? kFloat : XLA_FFI_DataType_S32, some(random, leading) + Extents{random.chance(50) ? 0 : columns}},
+      {kFloat, along(rows, true)},
+      {zero_point_of(y, random), along(rows, true)}};
   if (is_packed)
     call.arguments[3] = {XLA_FFI_DataType_S8,
                          some(random, leading) + Extents{1, jaxdml_cpu_matrix_bytes(depth, columns)},

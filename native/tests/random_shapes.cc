@@ -66,9 +66,12 @@ __attribute__((format(printf, 1, 2))) std::string text(const char* format, ...) 
   return line;
 }
 
-const char* name_of(Type type) { return type == Type::kInt32 ? "int32" : type == Type::kInt8 ? "int8" : "uint8"; }
+const char* name_of(Type type) {
+  constexpr const char* kNames[] = {"int8", "uint8", "int32", "float32"};
+  return kNames[int(type)];
+}
 const char* name_of(bool is_signed) { return is_signed ? "int8" : "uint8"; }
-Type random_type(Random& random) { return Type(random.below(3)); }
+Type random_type(Random& random) { return Type(random.below(3)); }  // of integers
 
 // Returns a size up to `most`: mostly a small one, and often 1.
 int64_t extent(Random& random, int64_t most) {
@@ -177,7 +180,7 @@ bool is_set(const Kernels& kernels, const char* name) { return !strcmp(kernels.n
 // documented sizes stay below that bound, it must be used.
 void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {
   const Matmul& one = problems[0];
-  const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
+  const int64_t count = int64_t(problems.size()), size = size_of(one.type);
   const int64_t operands = (one.rows + one.columns) * one.depth;
   const bool is_by_strassen =
       is_set(kernels, "avx2") && one.rows >= 48 && one.columns >= 64 && one.depth >= 256 && one.depth <= 4096;
@@ -205,6 +208,12 @@ const int32_t* bias_of(Case& of, Random& random, int64_t count, int64_t depth) {
   return bias;
 }
 
+// The bias of the columns of a float32 product, in bits of float32. Some elements are as large as the sums.
+const int32_t* float_bias_of(Case& of, Random& random, const Matmul& one, const Style& style) {
+  const float near = 100 * one.a_scale.at[0] * one.b_scale.at[0];
+  return reinterpret_cast<const int32_t*>(scales(of, random, std::max<int64_t>(one.columns, 2), near, style).at);
+}
+
 // `one` gives the shape, signedness and output type.
 Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
   Case of;
@@ -213,7 +222,7 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   of.what = text("%d matmuls [%d, %d] x [%d, %d]%s, %s x %s -> %s%s", int(count), int(one.rows), int(one.depth),
                  int(one.depth), int(one.columns), one.is_raw ? " raw" : "", name_of(one.a_zero_point.is_signed),
                  name_of(one.b_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
-  of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
+  of.y_bytes = size_of(one.type);
   std::vector<Matmul> problems;
   std::vector<const uint8_t*> weights;
   const Style style = random_style(random);
@@ -234,7 +243,9 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
     one.a_zero_point = zero_points(of, random, a_zero_points, one.a_zero_point.is_signed);
     one.b_zero_point = zero_points(of, random, b_zero_points, one.b_zero_point.is_signed);
     one.y_zero_point = zero_points(of, random, y_zero_points, one.type == Type::kInt8);
-    one.bias = has_bias ? bias_of(of, random, one.columns, one.depth) : nullptr;
+    one.bias = !has_bias                    ? nullptr
+               : one.type == Type::kFloat32 ? float_bias_of(of, random, one, style)
+                                            : bias_of(of, random, one.columns, one.depth);
     problems.push_back(one);
     of.expected.push_back(expected(one, weights.back()));
   }
@@ -300,7 +311,7 @@ void check_scratch(const Kernels& kernels, const std::vector<Convolution>& probl
   const int64_t height = one.height + std::min(one.start[0] + one.end[0], rows);
   const int64_t width = one.width + std::min(one.start[1] + one.end[1], columns);
   const int64_t input = one.filter.groups * one.filter.channels * height * width;
-  const int64_t output = one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
+  const int64_t output = one.filter.outputs * one.y_height * one.y_width * (size_of(one.type));
   const int64_t count = int64_t(problems.size());
   const int64_t elements = one.filter.channels == 1 && one.filter.groups > 1 ? one.filter.rows * one.filter.columns : 0;
   const int64_t most =
@@ -333,7 +344,7 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
       far(one.stride[0]), far(one.stride[1]), far(one.dilation[0]), far(one.dilation[1]), far(one.start[0]),
       far(one.start[1]), far(one.end[0]), far(one.end[1]), name_of(one.x_zero_point.is_signed),
       name_of(one.filter_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
-  of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
+  of.y_bytes = size_of(one.type);
   std::vector<Convolution> problems;
   std::vector<const uint8_t*> weights;
   const int64_t depth = shape.channels * shape.rows * shape.columns;
@@ -910,7 +921,7 @@ Matmul matmul_of(Random& random, int64_t rows, int64_t depth, int64_t columns) {
   one.columns = columns;
   one.a_zero_point.is_signed = random.chance(50);
   one.b_zero_point.is_signed = random.chance(50);
-  one.type = random_type(random);
+  one.type = random.chance(25) ? Type::kFloat32 : random_type(random);
   return one;
 }
 

@@ -44,10 +44,20 @@ inline uint8_t saturated(float value, int32_t zero_point, bool is_signed) {
 }
 
 inline void put(Output& y, int64_t i, uint32_t sum, Type type, float multiplier, int32_t zero_point) {
-  if (type == Type::kInt32)
-    memcpy(&y[size_t(i * 4)], &sum, 4);
+  const float value = float(int32_t(sum)) * multiplier;
+  if (type == Type::kInt32 || type == Type::kFloat32)
+    memcpy(&y[size_t(i * 4)], type == Type::kInt32 ? static_cast<const void*>(&sum) : &value, 4);
   else
-    y[size_t(i)] = saturated(float(int32_t(sum)) * multiplier, zero_point, type == Type::kInt8);
+    y[size_t(i)] = saturated(value, zero_point, type == Type::kInt8);
+}
+
+// Adds a float to another; both are given by the address of their bits.
+inline void add_bits(void* to, const void* bits) {
+  float x, y;
+  memcpy(&x, to, 4);
+  memcpy(&y, bits, 4);
+  x += y;
+  memcpy(to, &x, 4);
 }
 
 JAXDML_UNCHECKED inline uint32_t dot(const int32_t* a, const int32_t* b, int64_t step, int64_t count) {
@@ -63,13 +73,16 @@ inline Output expected(const Matmul& one, const uint8_t* b) {
     of_a[size_t(i)] = number(one.a, i, one.a_zero_point.is_signed) - number(one.a_zero_point, i / one.depth);
   for (int64_t i = 0; i < one.depth * one.columns; i++)
     of_b[size_t(i)] = number(b, i, one.b_zero_point.is_signed) - number(one.b_zero_point, i % one.columns);
-  Output y(size_t(one.rows * one.columns * (one.type == Type::kInt32 ? 4 : 1)));
+  Output y(size_t(one.rows * one.columns * size_of(one.type)));
   for (int64_t m = 0; m < one.rows; m++)
     for (int64_t n = 0; n < one.columns; n++) {
-      const uint32_t bias = one.bias ? uint32_t(one.bias[n]) : 0;
+      const bool is_float = one.type == Type::kFloat32;
+      const uint32_t bias = one.bias && !is_float ? uint32_t(one.bias[n]) : 0;
       const uint32_t sum = bias + dot(of_a.data() + m * one.depth, of_b.data() + n, one.columns, one.depth);
-      const float multiplier = product_of(number(one.a_scale, m), number(one.b_scale, n)) / number(one.y_scale, m);
+      const float scale = product_of(number(one.a_scale, m), number(one.b_scale, n));
+      const float multiplier = is_float ? scale : scale / number(one.y_scale, m);
       put(y, m * one.columns + n, sum, one.type, multiplier, number(one.y_zero_point, m));
+      if (one.bias && is_float) add_bits(&y[size_t((m * one.columns + n) * 4)], one.bias + n);
     }
   return y;
 }
@@ -102,7 +115,7 @@ inline Output expected(const Convolution& one, const uint8_t* filter) {
   std::vector<int32_t> images(size_t(one.batch * channels * size));
   for (size_t i = 0; i < images.size(); i++)
     images[i] = number(one.x, int64_t(i), one.x_zero_point.is_signed) - number(one.x_zero_point, 0);
-  Output y(size_t(one.batch * shape.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1)));
+  Output y(size_t(one.batch * shape.outputs * one.y_height * one.y_width * size_of(one.type)));
   int64_t at = 0;
   for (int64_t n = 0; n < one.batch; n++)
     for (int64_t o = 0; o < shape.outputs; o++) {

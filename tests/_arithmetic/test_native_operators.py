@@ -57,6 +57,40 @@ def test_kernels_of_a_call(name):
         assert native_calls(function(dml), x) == []
 
 
+ROW_SCALES = np.geomspace(1e-30, 1e3, 5, dtype=np.float32)[:, None]
+COLUMN_SCALES = np.float32([0.1, -0.2, 0, -0.0, 1e-40, 1e-9, np.inf, -np.inf, np.nan, *np.geomspace(1e-3, 9e3, 11)])
+COLUMN_BIASES = np.float32([0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, *np.linspace(-9e3, 9e3, 14)])
+# Scales of rows and columns, the bias, and whether XLA scales the sums.
+FLOAT_PRODUCTS = {
+    "numbers": (np.float32(0.1), np.float32(-3), None, False),
+    "scales of rows and columns": (ROW_SCALES, COLUMN_SCALES, None, False),
+    "scales of columns": (np.float32(0.3), COLUMN_SCALES, COLUMN_BIASES, False),
+    "both": (ROW_SCALES, COLUMN_SCALES, COLUMN_BIASES, False),
+    "a bias of the columns": (np.float32(0.1), np.float32(0.3), COLUMN_BIASES, False),
+    "a bias of the columns as a matrix": (ROW_SCALES, np.float32(0.3), COLUMN_BIASES[None], False),
+    "float16": (ROW_SCALES[-2:].repeat(3, 0)[:5].astype(np.float16), np.float16(0.3), np.float16(V[0, :20]), False),
+    "a bias of all outputs": (ROW_SCALES, COLUMN_SCALES, V[:, :20], True),
+    "one bias": (ROW_SCALES, COLUMN_SCALES, V[:1, :1], True),
+    "a bias of rows": (np.float32(0.1), COLUMN_SCALES, V[:, :1], True),
+}
+
+
+@needs_native
+@pytest.mark.parametrize("name", FLOAT_PRODUCTS)
+def test_products_in_floats(name):
+    """The kernel writes floats, and adds a bias of the columns; XLA scales int32 sums only for other biases."""
+    a_scale, b_scale, bias, has_sums = FLOAT_PRODUCTS[name]
+
+    def multiply(a, module=dml, b=B):
+        return module.matrix_multiply_integer_to_float(a, a_scale, np.uint8(3), b, b_scale, np.int8(-5), bias)
+
+    assert_same_bits(multiply(A), multiply(A, reference))
+    assert_same_bits(multiply(A, b=dml.prepare_matrix_multiply_b(B)), multiply(A, reference))
+    hlo = jax.jit(multiply).lower(A).compile().as_text()
+    assert ("s32[5,20]" in hlo) == has_sums
+    assert hlo.count("jaxdml_cpu_matmul") == 1
+
+
 @needs_native
 @pytest.mark.parametrize(
     ("kernel", "x_dtype", "y_dtype"), [("quantized", np.float32, np.int8), ("add", np.int8, np.int8)]

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdml._arithmetic import contractions, rounding
 from jaxdml._arithmetic.prepared import PreparedMatrix
@@ -43,11 +42,13 @@ def qgemm(
     if y_scale is not None and (bias is None or bias.size == 1 or bias.shape[-1] == bias.size == shape[-1]):
         of_columns = None if bias is None else jnp.broadcast_to(int32(bias).reshape(-1), shape[-1:])
         return contractions.requantized_dot(*of_a, *of_b, of_columns, *of_y, output_dtype=dtype).reshape(shape)
+    if y_scale is None and bias is None:
+        return contractions.float_dot(*of_a, *of_b, None).reshape(shape)
     total = contractions.integer_dot(a, of_a[2], b, of_b[2])
     if bias is not None:
         total = total + jnp.broadcast_to(bias, total.shape)
     if y_scale is None:
-        return rounding.multiplied(total, a_scale, b_scale, None, np.float32).reshape(shape)
+        return rounding.multiplied(total, a_scale, b_scale, None).reshape(shape)
     return rounding.requantize(total, a_scale, b_scale, *of_y, dtype).reshape(shape)
 
 
