@@ -77,13 +77,14 @@ def _native(
         bias = lax.full((1,) * leading + (0,), 0, jnp.float32)
     attributes = {"columns": blocks.columns, "depth": blocks.depth, "block_size": blocks.size, "bits": blocks.bits}
     attributes |= {"scale_bytes": blocks.scale_bytes, "planes": count}
+    numbers: dict[str, Any] = {name: np.int64(value) for name, value in attributes.items()}
     return library_call(
         "matmul_blocks",
         leading,
         ((rows.shape[-2], blocks.columns), jnp.float32),
         (rows, data, _float32(bias)),
         has_zero_points=blocks.has_zero_points,
-        **{name: np.int64(value) for name, value in attributes.items()},
+        **numbers,
     )
 
 

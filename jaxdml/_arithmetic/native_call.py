@@ -21,19 +21,33 @@ def is_at_most_two_bytes(dtype: Any) -> bool:
     return dtype in (jnp.int8, jnp.uint8, jnp.int16, jnp.uint16)
 
 
-def library_call(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
-    """The result of the library's function `name`. Leading dimensions of size 1 broadcast."""
-    return library_calls(name, leading, [result], operands, **attributes)[0]
+def library_call(
+    name: str, leading: int, result: Result, operands: Sequence[Array], *, overwritten: int | None = None,
+    **attributes: Any,
+) -> Array:  # fmt: skip
+    """The result of the library's function `name`. Leading dimensions of size 1 broadcast.
+
+    The result is written over operand `overwritten` if that operand has its shape. XLA copies the operand first if
+    something else reads it.
+    """
+    return library_calls(name, leading, [result], operands, overwritten, **attributes)[0]
 
 
 def library_calls(
-    name: str, leading: int, results: Sequence[Result], operands: Sequence[Array], **attributes: Any
+    name: str, leading: int, results: Sequence[Result], operands: Sequence[Array], overwritten: int | None = None,
+    **attributes: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """As `library_call`, for a function with several results."""
+    """As `library_call`, for a function with several results, of which the first may be written over an operand."""
     sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
     first = tuple(next((size for size in each if size != 1), 1) for each in sizes)
     structs = [jax.ShapeDtypeStruct((*first, *shape), dtype) for shape, dtype in results]
-    return tuple(jax.ffi.ffi_call(f"jaxdml_cpu_{name}", structs)(*operands, **attributes))
+    aliases: dict[int, int] = {}
+    if overwritten is not None and operands[overwritten].shape == structs[0].shape:
+        # The barrier keeps XLA from making an operand that is a reshape in new memory.
+        operands = [lax.optimization_barrier(x) if i == overwritten else x for i, x in enumerate(operands)]
+        aliases = {overwritten: 0}
+    call = jax.ffi.ffi_call(f"jaxdml_cpu_{name}", structs, input_output_aliases=aliases)
+    return tuple(call(*operands, **attributes))
 
 
 def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:

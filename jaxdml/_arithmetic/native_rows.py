@@ -39,18 +39,21 @@ class RowProgram(NamedTuple):
         the length of a row.
       view: the shape in which the kernel writes the result.
       shape: the shape of the result.
+      overwritten: the place of an operand that nothing else reads, over which the kernel may write the result; or None.
     """
 
     numbers: tuple[int, ...]
     views: tuple[tuple[int, ...], ...]
     view: tuple[int, ...]
     shape: tuple[int, ...]
+    overwritten: int | None = None
 
 
 def _run(*operands: Array, leading: int, program: RowProgram, **_: Any) -> Array:
     viewed = [lax.reshape(x, (*x.shape[:leading], *view)) for x, view in zip(operands, program.views, strict=True)]
     numbers = np.asarray(program.numbers, np.int64)
-    y = library_call("rows", leading, (program.view, jnp.float32), viewed, program=numbers)
+    result = program.view, jnp.float32
+    y = library_call("rows", leading, result, viewed, overwritten=program.overwritten, program=numbers)
     return lax.reshape(y, (*y.shape[:leading], *program.shape))
 
 

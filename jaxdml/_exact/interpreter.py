@@ -13,6 +13,7 @@ from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import Operation, flattened
+from jaxdml._exact.in_place import with_overwritten_operands
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
 from jaxdml._exact.rules import (
     RULES,
@@ -172,7 +173,8 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
         return _literal(atom.val, atom.aval) if isinstance(atom, jax.extend.core.Literal) else values[atom]
 
     values |= zip(flat.invars, map(jax.numpy.asarray, (*constants, *inputs)), strict=True)
-    for eqn in joined(flat._replace(eqns=_with_order_of_nan(flat.eqns))):
+    eqns = joined(flat._replace(eqns=_with_order_of_nan(flat.eqns)))
+    for eqn in with_overwritten_operands(eqns, flat.outvars):
         with jax.named_scope(eqn.scope):
             results = _computed(eqn, [read(atom) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)

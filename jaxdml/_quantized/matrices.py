@@ -85,11 +85,11 @@ def _batched(
     b = of_b[0].array if isinstance(of_b[0], PreparedMatrix) else of_b[0]
     arguments = [*of_a, b, *of_b[1:], *others]
     batched = [i in (0, len(of_a)) or _is_of_each(x) for i, x in enumerate(arguments)]
-    has_parameters = sum(batched) > 2
-    merged = batch if len(batch) <= 2 and not has_parameters else (math.prod(batch),)
+    merged = batch if len(batch) <= 2 else (math.prod(batch),)
     for i, x in enumerate(arguments):
         if batched[i]:
             arguments[i] = jnp.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(*merged, *x.shape[-2:])
-    if has_parameters:
-        multiply = jax.vmap(multiply, [0 if each else None for each in batched])
+    if sum(batched) > 2:  # matrices have parameters of their own
+        for _ in merged:
+            multiply = jax.vmap(multiply, [0 if each else None for each in batched])
     return multiply(*arguments)

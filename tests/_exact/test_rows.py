@@ -1,5 +1,7 @@
 """Joined equations: softmax, norms and the like run as one native program, with the bits of the rules."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,8 @@ from jax import lax
 import jaxdml as dml
 from _exact import battery
 from helpers.compare import assert_same_bits
-from helpers.native_calls import native_calls, needs_native
+from helpers.native_calls import A, B, native_calls, needs_native
+from jaxdml._arithmetic.exact_calls import in_one_call
 from jaxdml._arithmetic.native_rows import CODES
 from jaxdml._exact.row_code import RowCode
 from jaxdml.reference import floats
@@ -254,6 +257,52 @@ def test_unusual_programs_have_the_bits_of_the_rules(name):
     with dml.use_kernels("xla"):
         wanted = jax.jit(f)(x)
     jax.tree.map(assert_same_bits, jax.jit(f)(x), wanted)
+
+
+def scores(a):
+    return dml.matrix_multiply_integer_to_float(a, np.float32(0.01), np.uint8(3), B, np.float32(0.1), None)
+
+
+def apart(a):
+    return in_one_call(lambda a: scores(a).reshape(2, 10, 20), (a,))
+
+
+# A function of int8 rows, and whether a program may write its result over an operand.
+OVERWRITING = {
+    "a product": (lambda a: jax.nn.softmax(scores(a), -1), True),
+    "the second operand": (lambda a: jax.nn.softmax(a[:, :20].astype(np.float32) + scores(a), -1), True),
+    "a result": (lambda a: (lambda y: (y, jax.nn.softmax(y, -1)))(scores(a)), False),
+    "read again": (lambda a: (lambda y: (jax.nn.softmax(y, -1), jnp.sort(y)))(scores(a)), False),
+    "read in two ways": (lambda a: (lambda y: jax.nn.softmax(y + y[:1], -1))(scores(a)), False),
+    "a reshape": (lambda a: jax.nn.softmax(scores(a).reshape(2, 10, 20), -1), True),
+    "a reshape in a call": (lambda a: jax.nn.softmax(apart(a), -1), True),
+    "a reshape of a result": (lambda a: (lambda y: (y, jax.nn.softmax(y.reshape(2, 10, 20), -1)))(scores(a)), False),
+    "one long row": (lambda a: jax.nn.silu(scores(a)), True),
+    "sums": (lambda a: jnp.abs(scores(a)).sum(-1), False),
+}
+
+
+@needs_native
+@pytest.mark.parametrize("name", OVERWRITING)
+def test_programs_overwrite_operands_that_nothing_else_reads(name):
+    function, is_overwriting = OVERWRITING[name]
+    f, a = dml.exact(function), np.tile(A, (4, 1))
+    hlo = jax.jit(f).lower(a).compile().as_text()
+    assert hlo.count("output_to_operand_aliasing") == is_overwriting
+    assert not re.search(r"f32\S* copy\(", hlo)
+    with dml.use_kernels("xla"):
+        wanted = jax.jit(f)(a)
+    jax.tree.map(assert_same_bits, jax.jit(f)(a), wanted)
+    many = np.stack([a, a[::-1]])
+    mapped = jax.jit(jax.vmap(f))(many)
+    jax.tree.map(lambda got, one: assert_same_bits(got[0], one), mapped, wanted)
+    jax.tree.map(lambda got, one: assert_same_bits(got[1], one), mapped, jax.jit(f)(a[::-1]))
+
+
+@needs_native
+def test_inputs_are_not_overwritten():
+    for function in (lambda x: jax.nn.softmax(x, -1), lambda x: jax.nn.softmax(x.reshape(24, 50), -1)):
+        assert "output_to_operand_aliasing" not in jax.jit(dml.exact(function)).lower(X).compile().as_text()
 
 
 @needs_native

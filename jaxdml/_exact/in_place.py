@@ -1,0 +1,46 @@
+"""Lets programs on rows write their results over operands that nothing else reads, which saves memory.
+
+Large new arrays take time as well: the operating system clears each page when it is first written.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Literal
+
+from jaxdml._exact.flat import FlatEqn
+from jaxdml._exact.rows import CODES_OF, ROW_PROGRAM
+
+VIEWS = tuple(name for name, codes in CODES_OF.items() if not codes) + ("optimization_barrier",)
+
+
+def with_overwritten_operands(eqns: Sequence[FlatEqn], outvars: Iterable[Any]) -> list[FlatEqn]:
+    """The equations; each program on rows has the place of an operand that it may overwrite, if there is one."""
+    uses = Counter(atom for atoms in (*(eqn.invars for eqn in eqns), outvars) for atom in atoms if _is_value(atom))
+    makers = {value: eqn for eqn in eqns for value in eqn.outvars}
+
+    def is_free(atom: Any) -> bool:
+        """Whether one equation alone reads a value, and the value does not lie in the memory of another one."""
+        if not _is_value(atom) or uses[atom] != 1 or atom not in makers:
+            return False
+        maker = makers[atom]
+        return maker.primitive.name not in VIEWS or is_free(maker.invars[maker.outvars.index(atom)])
+
+    return [_overwriting(eqn, is_free) if eqn.primitive is ROW_PROGRAM else eqn for eqn in eqns]
+
+
+def _overwriting(eqn: FlatEqn, is_free: Callable[[Any], bool]) -> FlatEqn:
+    program = eqn.params["program"]
+    places = (
+        place
+        for place, (atom, view) in enumerate(zip(eqn.invars, program.views, strict=True))
+        if view == program.view and atom.aval.dtype == np.float32 and is_free(atom)
+    )
+    program = program._replace(overwritten=next(places, None))
+    return eqn._replace(params={**eqn.params, "program": program})
+
+
+def _is_value(atom: Any) -> bool:
+    return not isinstance(atom, Literal)
