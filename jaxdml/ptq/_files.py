@@ -31,7 +31,7 @@ from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
-FORMAT, EARLIER = "jaxdml.ptq 7", ("jaxdml.ptq 6", "jaxdml.ptq 5", "jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
+FORMAT, EARLIER = "jaxdml.ptq 6", ("jaxdml.ptq 5", "jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
 OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # stands for "floats" in files of format 2
 TEXT, FACTOR = "model.json", "factor:"
 LONG_TABLE, RUNS = 2**16, ":runs"

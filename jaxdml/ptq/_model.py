@@ -29,11 +29,6 @@ from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
 from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of, structs_of
 
-MANY_ANSWERS = (
-    "with inputs of these sizes the model has no single answer, which it has with those of the calibration: XLA would "
-    "compute the floats of {}, which depend on the sizes. Quantize with batches of these shapes, or with floats='xla'"
-)
-
 
 def _on_integers(unit: Unit) -> Iterator[tuple[str, Node, Mode]]:
     """Yields the scan or "", the node and the mode of each contraction that does not stay in floats."""
@@ -180,12 +175,10 @@ class Model:
         quantized = self.traced.calibrated(self.calibrated)
         with jax.ensure_compile_time_eval():
             unit = unit_of(quantized, functools.partial(modes_as, self.modes))
-            if is_equal and not unit.bodies and checked(unit, self.graph, program).has_repeats_of(unit):
+            if is_equal and not unit.bodies:
+                checked(unit, self.graph, program)
                 return Adapted(None, self.graph, self._fused)
-            found = adapted(unit, self.graph, self.params, program, self.numerics)
-        if self.floats == EXACT and not self.by_xla and (names := by_xla(bound(found.fused.nodes, program), EXACT)):
-            raise PtqError(MANY_ANSWERS.format(", ".join(map(repr, names))))
-        return found
+            return adapted(unit, self.graph, self.params, program, self.numerics)
 
     def has_own_params(self) -> bool:
         """Whether the attribute `params` has the values with which the model was made."""

@@ -312,19 +312,6 @@ def test_transposed_convolutions(tmp_path):
         assert_same_bits(received, np.asarray(model.apply(model.params, x[:3])))
 
 
-def test_values_that_are_computed_once_are_constants(tmp_path):
-    def apply(p, x):
-        learned = jnp.abs(jnp.broadcast_to(p["queries"], (x.shape[0], 2, 3)) @ p["w"][:3])  # [N, 2, 12]
-        return learned * (x @ p["w"])[:, None]
-
-    params = {"queries": TABLE[:2], "w": W}
-    model = dml.ptq.quantize(apply, params, [X], numerics="onnxruntime", floats="exact", progress=False)
-    file = saved(model, tmp_path / "model.onnx", weights="uint8")
-    assert "Abs" not in {node.op_type for node in file.graph.node}
-    (received,) = run(tmp_path / "model.onnx", X[:3]).values()
-    assert_same_bits(received, np.asarray(model.apply(model.params, X[:3])))
-
-
 def test_every_operator_of_a_graph_has_a_writer():
     quantized = {"fake_quantize"}  # becomes quantize and dequantize
     assert {each.name for each in FLOAT_OPERATORS} - OPERATORS.keys() == quantized

@@ -46,12 +46,12 @@ def test_batches_of_no_rows_have_no_results(products):
     assert (result.shape, result.dtype) == ((0, 32), np.float32)
 
 
-def test_products_of_parameters_are_computed_once():
+def test_products_of_parameters_are_counted():
     """Such as the biases of positions, which are a network's results for all pairs of positions."""
     apply = lambda p, x: jax.nn.sigmoid(x @ p["a"] + p["a"] @ p["b"])  # noqa: E731
     text = str(dml.ptq.quantize(apply, P, [X[:32]], progress=False))
-    assert "\n1 of 1 convolutions and products" in text
-    assert "compute it once" not in text
+    assert "\n1 of 2 convolutions and products" in text
+    assert "it depends only on parameters: compute it once, and pass the result in params" in text
 
 
 def stepped(p, x):

@@ -78,7 +78,7 @@ def test_a_file_is_arrays_and_json(path):
         headers = [file.read(name)[:128] for name in file.namelist()]
     assert not [header for header in headers if b"'O'" in header or b"pickle" in header]
     with np.load(path, allow_pickle=False) as arrays:
-        assert json.loads(bytes(arrays["model.json"]))["format"] == "jaxdml.ptq 7"
+        assert json.loads(bytes(arrays["model.json"]))["format"] == "jaxdml.ptq 6"
         assert sum(array.size for array in arrays.values() if array.dtype == np.int8) > 500
 
 
@@ -222,7 +222,7 @@ def test_a_file_cannot_promise_one_answer(path):
 
 def test_a_file_of_another_version(path):
     np.savez(path, **changed(contents(path), format="jaxdml.ptq 1"))
-    with pytest.raises(PtqError, match=r"has the format 'jaxdml.ptq 1', this version reads 'jaxdml.ptq 7'"):
+    with pytest.raises(PtqError, match=r"has the format 'jaxdml.ptq 1', this version reads 'jaxdml.ptq 6'"):
         load(path, network("plain").apply)
 
 

@@ -181,13 +181,11 @@ def transpose_equation(writer: Writer, node: Node) -> str:
     return transposed(writer, writer.read(node.inputs[0]), node.options["equation"].params["permutation"])
 
 
-@operator("repeat")
 @equation("broadcast_in_dim")
 def broadcast(writer: Writer, node: Node) -> str:
     if len(node.inputs) > 1:
         raise CannotWrite("its sizes depend on data")
-    x, equation = node.inputs[0], node.options.get("equation")
-    places = node.options["axes"] if equation is None else equation.params["broadcast_dimensions"]
+    x, places = node.inputs[0], node.options["equation"].params["broadcast_dimensions"]
     before, after = writer.shape(x), writer.shape(node.outputs[0])
     rows = [before[places.index(axis)] if axis in places else 1 for axis in range(len(after))]
     return expanded(writer, reshaped(writer, writer.read(x), before, rows), rows, after)

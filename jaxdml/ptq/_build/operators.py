@@ -104,11 +104,6 @@ def _padded(x: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:
     return lax.pad(x, np.zeros((), x.dtype), config)
 
 
-def _repeated(x: Array, *, shape: Sizes, axes: Sizes) -> Array:
-    """x, whose axes become `axes` of an array of this shape."""
-    return lax.broadcast_in_dim(x, shape, axes)
-
-
 def _joined(*xs: Array, axis: int) -> Array:
     return lax.concatenate(_wide(*xs), axis)
 
@@ -125,7 +120,6 @@ TRANSPOSE = Operator("transpose", lambda x, *, permutation: lax.transpose(x, per
 MERGE = Operator("merge", _merged, kind="mover")
 SPLIT = Operator("split", _split, kind="mover")
 INTERLEAVE = Operator("interleave", interleaved, kind="mover")
-REPEAT = Operator("repeat", _repeated, kind="mover")
 CONVOLUTION = Operator("convolution", _convolution, kind="conv", has_rule=False)
 PRODUCT = Operator("product", _product, kind="dot", has_rule=False)
 ADD = Operator("add", _sum, kind="add")
@@ -138,7 +132,7 @@ PAD = Operator("pad", _padded, kind="pad")
 FAKE_QUANTIZE = Operator("fake_quantize", _rounded, kind="fake_quantize")
 CONCATENATE = Operator("concatenate", _joined, kind="concat")
 FLOAT_OPERATORS = (
-    TRANSPOSE, MERGE, SPLIT, INTERLEAVE, REPEAT, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL,
-    MEAN, PAD, CONCATENATE, FAKE_QUANTIZE,
+    TRANSPOSE, MERGE, SPLIT, INTERLEAVE, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
+    CONCATENATE, FAKE_QUANTIZE,
 )  # fmt: skip
 CONTRACTIONS = ("conv", "dot")  # kinds of convolutions and products

@@ -1,6 +1,5 @@
 """A unit is the function, or the body of a scan. It is planned, calibrated and quantized as a whole."""
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +11,9 @@ import numpy as np
 
 from jaxdml._graph.evaluate import described
 from jaxdml._graph.graph import Graph, Node, without_dead
-from jaxdml._graph.report import FROM_PARAMETERS
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.conversions import build
-from jaxdml.ptq._build.once import computed_once, constant_of, with_repeats
 from jaxdml.ptq._build.operators import FAKE_QUANTIZE
 from jaxdml.ptq._choose.flow import Flow, wide_readers
 from jaxdml.ptq._choose.modes import Mode, Modes, is_contraction
@@ -106,44 +103,15 @@ class Unit:
         }  # fmt: skip
 
     def with_constants(self, leaves: Sequence[Any]) -> "Unit":
-        """The unit with weights, params and values that are computed once added to the constants of its graph, given
-        the leaves of the params.
-        """
+        """The unit with weights and params added to the constants of its graph, given the leaves of the params."""
         arrays = {name: np.asarray(value) for name, value in self.builder.constants(leaves).items()}
-        values = jax.device_get(self.builder.values([node.outputs[0] for node in self.repeats], leaves))
-        arrays |= {
-            node.inputs[0]: np.asarray(constant_of(value, node.options["axes"]))
-            for node, value in zip(self.repeats, values, strict=True)
-        }
-        unit = self._with_repeats(self.repeats)
-        graph = without_dead(unit.graph.replace(constants={**self.graph.constants, **arrays}))
-        kept = {name: arrays[name] for name in self.kept()}
-        graph = graph.replace(constants={**graph.constants, **self._own_grids(arrays, leaves), **kept})
+        graph = without_dead(self.graph.replace(constants={**self.graph.constants, **arrays}))
+        graph = graph.replace(constants={**graph.constants, **self._own_grids(arrays, leaves)})
         bodies = dict(self.bodies)
         for node in self.graph.nodes:
             if node.outputs[0] in bodies:
                 bodies[node.outputs[0]] = self._with_layers(node, leaves)
-        return replace(unit, graph=graph, bodies=bodies)
-
-    @functools.cached_property
-    def repeats(self) -> list[Node]:
-        """The nodes that repeat the values that are computed once from params alone. The body of a scan has none,
-        because its params may depend on sizes.
-        """
-        return [] if self.loop else computed_once(self.builder.graph(), self.builder, self.texts.elements)
-
-    def has_repeats_of(self, other: "Unit") -> bool:
-        """Whether another unit repeats the same constants along the same axes."""
-        one, two = ([(node.inputs, node.options) for node in unit.repeats] for unit in (self, other))
-        return one == two
-
-    def kept(self) -> set[str]:
-        """The params from which values are computed once: for inputs of other sizes, they may be computed again."""
-        return {leaf for node in self.repeats for leaf in self.builder.fixed.leaves(node.outputs[0])}
-
-    def _with_repeats(self, repeats: Sequence[Node]) -> "Unit":
-        reasons = {**self.plan.reasons, **{node.outputs[0]: FROM_PARAMETERS for node in repeats}}
-        return replace(self, graph=with_repeats(self.graph, repeats), plan=replace(self.plan, reasons=reasons))
+        return replace(self, graph=graph, bodies=bodies)
 
     def _own_grids(self, arrays: Mapping[str, np.ndarray], leaves: Sequence[Any]) -> dict[str, np.ndarray]:
         """Maps names to scales and zero points with which the function itself quantizes weights and values."""
@@ -161,10 +129,9 @@ class Unit:
 
     def with_shared(self, constants: Mapping[str, Mapping[str, Any]]) -> "Unit":
         """The unit with further constants; `constants` maps "" to the function's, and each scan to its body's."""
-        unit = self._with_repeats([node for node in self.repeats if node.inputs[0] in constants[""]])
-        graph = unit.graph.replace(constants={**constants[""], **self.graph.constants})
+        graph = self.graph.replace(constants={**constants[""], **self.graph.constants})
         bodies = {name: body._with_stacked(constants.get(name, {})) for name, body in self.bodies.items()}
-        return replace(unit, graph=graph, bodies=bodies)
+        return replace(self, graph=graph, bodies=bodies)
 
     def _with_stacked(self, constants: Mapping[str, Any]) -> "Unit":
         """The body with further constants, and with its own constants repeated for each layer."""

@@ -102,9 +102,7 @@ class _Inserter:
         for node in self._graph.nodes:
             self._insert(node)
         outputs = tuple(self._read(name, False) for name in self._graph.outputs)
-        graph = without_dead(self._graph.replace(nodes=tuple(self._nodes), constants=self._constants, outputs=outputs))
-        kept = {name: self._constants[name] for name in self._unit.kept() if name in self._constants}
-        return graph.replace(constants={**graph.constants, **kept})
+        return without_dead(self._graph.replace(nodes=tuple(self._nodes), constants=self._constants, outputs=outputs))
 
     def _insert(self, node: Node) -> None:
         output = node.outputs[0]

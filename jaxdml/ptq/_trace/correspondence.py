@@ -115,27 +115,24 @@ class Texts(NamedTuple):
 
     Attributes:
       operations: maps each value computed from data to texts of its equation and of the equation's fixed inputs.
-      elements: maps each fixed value to a text, which sizes change if they change the elements.
       contents: maps each fixed value to a text, which sizes change if they change the elements or their axes.
     """
 
     operations: Mapping[str, tuple[str, ...]]
-    elements: Mapping[str, str]
     contents: Mapping[str, str]
 
 
 def texts_of(program: Program) -> Texts:
     """The texts of a program."""
     fixed, operations = FixedValues(program), dict[str, tuple[str, ...]]()
-    elements = contents_of(program, fixed)
+    contents = contents_of(program, fixed)
     for equation in program.equations:
         # The axes of a contraction of data depend on sizes, because JAX drops axes for some sizes.
         params = "" if equation.name in CONTRACTION_PRIMITIVES else equation.params_text
-        read = [name for name in equation.inputs if name in elements]
-        texts = (equation.name, params, *(elements[name] + places_of(name, equation, program, fixed) for name in read))
-        operations |= {name: texts for name in equation.outputs if name not in elements}
-    contents = {name: text + places_of(name, None, program, fixed) for name, text in elements.items()}
-    return Texts(operations, elements, contents)
+        read = [name for name in equation.inputs if name in contents]
+        texts = (equation.name, params, *(contents[name] + places_of(name, equation, program, fixed) for name in read))
+        operations |= {name: texts for name in equation.outputs if name not in contents}
+    return Texts(operations, {name: text + places_of(name, None, program, fixed) for name, text in contents.items()})
 
 
 def _renamed(program: Program, like: Program, given: Mapping[str, str]) -> Program:

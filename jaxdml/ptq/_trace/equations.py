@@ -191,18 +191,10 @@ def program_of_jaxpr(jaxpr: Any, params: Mapping[int, tuple[str, ...] | str], sc
 
 
 def bind(node: Node, program: Program) -> Node:
-    """The node, with its option `equation`, an index, replaced by the program's equation at this index.
-
-    The shape of a result of an equation replaces the option `sized_as`, the index of the equation and that of the
-    result.
-    """
-    options = dict(node.options)
-    if "equation" in options:
-        options["equation"] = program.equations[options["equation"]]
-    if "sized_as" in options:
-        number, place = options.pop("sized_as")
-        options["shape"] = tuple(program.avals[program.equations[number].outputs[place]].shape)
-    return node.replace(options=options)
+    """The node, with its option `equation`, an index, replaced by the program's equation at this index."""
+    if "equation" not in node.options:
+        return node
+    return node.replace(options={**node.options, "equation": program.equations[node.options["equation"]]})
 
 
 def run(*arguments: Any, equation: Equation) -> Any:
