@@ -239,6 +239,8 @@ def test_products_of_scales_that_are_large(mode, x64):
         (-largest, 1),
         (largest, 2),
         (0.5, largest),
+        (0.5, -largest),
+        (-largest, 0.5),
     ]
     lists = [tuple(map(np.float32, pair)) for pair in pairs]
     with np.errstate(over="ignore"):
