@@ -93,6 +93,13 @@ def test_flushing_keeps_signs_and_everything_normal(mode, x64):
     assert_same_bits(bits(mode(rounding.flushed, [(x,)])[0]), bits(operators._flushed(x)))
 
 
+def test_the_derivative_of_flushing_a_bias_is_that_of_the_identity():
+    slopes = np.arange(NEAR.size, dtype=np.float32)
+    flushed, slopes_after = jax.jvp(rounding.flushed_straight_through, (NEAR,), (slopes,))
+    assert_same_bits(bits(flushed), bits(operators._flushed(NEAR)))
+    assert_same_bits(slopes_after, slopes)
+
+
 @pytest.mark.sampled(3)
 @modes
 def test_quantize(mode, x64):
