@@ -11,6 +11,7 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.marks import on_both_kernels
 from jaxdml import reference
+from jaxdml._arithmetic import rounding
 
 pytestmark = [on_both_kernels, pytest.mark.oldest]
 
@@ -90,6 +91,14 @@ def test_float16_result_stays_float16_in_the_callers_code():
     scale = np.float16(0.0123)
     expected = reference.element_wise_dequantize_linear(A, scale, np.uint8(3)).astype(np.float32) * np.float32(3)
     assert_same_bits(jax.jit(caller)(A, scale), expected)
+
+
+def test_float16_is_sealed_against_a_conversion_back():
+    """XLA for GPUs drops a conversion to float16 that is directly followed by one back; XLA for CPUs keeps it."""
+    program = jax.make_jaxpr(lambda x: rounding.rounded_to(x, jnp.float16).astype(jnp.float32))(X)
+    *_, last, back = program.eqns
+    assert (back.primitive.name, last.primitive.name) == ("convert_element_type", "select_n")
+    assert back.invars == last.outvars
 
 
 def near_ties(scale):
