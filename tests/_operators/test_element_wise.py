@@ -208,6 +208,15 @@ def test_quantize_vmapped_over_scales_and_zero_points():
         assert_same_bits(one, reference.element_wise_quantize_linear(x, scale, zero_point))
 
 
+@pytest.mark.parametrize("form", [(4,), (3, 1), (1, 1, 1, 4)], ids=str)
+def test_quantize_by_parameters_of_other_ranks(form):
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 50, (2, 3, 4)).astype(np.float32)
+    arguments = (x, rng.uniform(0.1, 1, form).astype(np.float32), rng.integers(0, 256, form, np.uint8))
+    expected = reference.element_wise_quantize_linear(*arguments).reshape(x.shape)
+    assert_same_bits(dml.element_wise_quantize_linear(*arguments), expected)
+
+
 def test_quantize_then_dequantize_is_within_half_a_step():
     x = np.random.default_rng(0).uniform(-10, 10, 10_000).astype(np.float32)
     quantized = dml.element_wise_quantize_linear(x, 0.1, 128)
