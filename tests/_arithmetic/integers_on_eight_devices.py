@@ -65,6 +65,12 @@ def by_blocks(a, b, scale, bias, module=dml):
 CASES = {
     "integer product, M and N": (product, (A, B), (P("x"), P(None, "y")), set()),
     "integer product, K": (product, (A, B), (P(None, "x"), P("x")), {"all-reduce"}),
+    "integer product, batch and K": (
+        product,
+        (np.stack([A, ~A]), np.stack([B, ~B])),
+        (P("x", None, "y"), P("x", "y")),
+        {"all-reduce"},
+    ),
     "integer convolution": (convolution, (X, F), (P("x"), P("y")), set()),
     "product in floats": (to_float, (A, B, BIAS), (P("x"), P(None, "y"), P("y")), set()),
     "product of words": (to_float, (WORDS, B, BIAS), (P("x"), P(None, "y"), P("y")), set()),
