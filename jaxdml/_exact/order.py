@@ -1,4 +1,4 @@
-"""The larger and the smaller of floats, found by comparing integers. -0 < +0, and NaN wins.
+"""The larger, the smaller and the next of floats, found by comparing integers. -0 < +0, and NaN wins.
 
 A float's key is its bits as int32, with all but the sign inverted for negative floats. Keys are ordered like floats.
 """
@@ -17,6 +17,8 @@ from jaxdml._exact.pairs import NAN, bits, floats, where
 Array = jax.Array
 LEAST, GREATEST = np.int32(-(2**31)), np.int32(2**31 - 1)
 KEY_OF_INFINITY = np.int32(0x7F800000)
+# The bits of the smallest positive number of each type; only float16 has subnormal numbers.
+BITS_OF_SMALLEST = {np.dtype(jnp.float16): 1, np.dtype(jnp.bfloat16): 2**7, np.dtype(jnp.float32): 2**23}
 
 
 def turned(key: Array) -> Array:
@@ -76,3 +78,24 @@ def top(x: Array, count: int, axis: int, nan: np.int32) -> tuple[Array, Array]:
 def stable(primitive: Any, params: dict[str, Any], *operands: Array) -> Any:
     """A stable sort: -0 and +0 count as equal, and NaN comes last."""
     return primitive.bind(*operands, **{**params, "is_stable": True})
+
+
+def next_after(x: Array, y: Array) -> Array:
+    """The number next to x on the way to y, both of one type; y where they are equal; NaN if either is NaN.
+
+    A float's place is 0 for zeros, 1 for the smallest positive number, 2 for the next, and so on.
+    """
+    integer = jnp.int32 if x.dtype == jnp.float32 else jnp.int16
+    sign, below = np.int32(np.iinfo(integer).min), np.int32(BITS_OF_SMALLEST[x.dtype] - 1)
+    of_x, of_y = (lax.convert_element_type(lax.bitcast_convert_type(z, integer), jnp.int32) for z in (x, y))
+
+    def place(of: Array) -> Array:
+        size = lax.max((of & ~sign) - below, lax.full_like(of, 0))
+        return lax.select(of < 0, -size, size)
+
+    at = place(of_x)
+    found = lax.clamp(at - np.int32(1), place(of_y), at + np.int32(1))
+    size = lax.select(found == 0, found, lax.abs(found) + below)
+    of_next = size | (lax.select(at == 0, of_y, of_x) & sign)
+    result = lax.bitcast_convert_type(lax.convert_element_type(of_next, integer), x.dtype)
+    return lax.select((x != x) | (y != y), lax.full_like(x, np.nan), result)

@@ -38,17 +38,32 @@ Computed = Callable[..., Any]
 Rule = Callable[[Any, Params], Computed]
 
 
-def elementwise(function: Callable[..., Array]) -> Rule:
-    """The rule of a function of float32 arrays of one shape."""
+def in_one_shape(function: Callable[..., Array]) -> Computed:
+    """The jitted function of operands that are first stretched to one shape."""
     compiled = jax.jit(function)
 
     def compute(*operands: Array) -> Array:
-        wide = [widened(x) for x in operands]
-        like = max(wide, key=np.ndim)
-        like = jnp.broadcast_to(like, lax.broadcast_shapes(*(x.shape for x in wide)))
-        return narrowed(compiled(*(broadcast_like(x, like) for x in wide)), operands[0].dtype)
+        like = max(operands, key=np.ndim)
+        like = jnp.broadcast_to(like, lax.broadcast_shapes(*(x.shape for x in operands)))
+        return compiled(*(broadcast_like(x, like) for x in operands))
+
+    return compute
+
+
+def elementwise(function: Callable[..., Array]) -> Rule:
+    """The rule of a function of float32 arrays of one shape."""
+    compiled = in_one_shape(function)
+
+    def compute(*operands: Array) -> Array:
+        return narrowed(compiled(*map(widened, operands)), operands[0].dtype)
 
     return lambda primitive, params: compute
+
+
+def of_own_type(function: Callable[..., Array]) -> Rule:
+    """The rule of a function of arrays of one shape and one type of floats."""
+    compiled = in_one_shape(function)
+    return lambda primitive, params: compiled
 
 
 def as_it_is(primitive: Any, params: Params) -> Computed:
@@ -236,6 +251,7 @@ RULES: Mapping[str, Rule] = {
     ),
     # lax.empty; a derivative of cond has one in place of a value that only other branches compute.
     **dict.fromkeys(("empty", "empty2"), lambda primitive, params: lambda: lax.full_like(primitive.bind(**params), 0)),
+    "nextafter": of_own_type(order.next_after),
     "gather": gathered,
     "reduce_precision": in_float32,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),

@@ -44,8 +44,8 @@ from jaxdml.reference.float_sums import (
 __all__ = [
     "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "cumprod", "cumsum", "div",
     "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic", "maximum", "minimum",
-    "mul", "polynomial", "power", "reduce_prod", "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin", "sinh",
-    "sqrt", "sub", "tan", "tanh", "to_integers",
+    "mul", "nextafter", "polynomial", "power", "reduce_prod", "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin",
+    "sinh", "sqrt", "sub", "tan", "tanh", "to_integers",
 ]  # fmt: skip
 
 TANH = (-0.006179809104651213, 0.021007457748055458, -0.053837429732084274, 0.1333245187997818, -0.3333331346511841)
@@ -102,6 +102,12 @@ def div(x: Array, y: Array) -> Array:
 def remainder(x: Array, y: Array) -> Array:
     """x - y * trunc(x / y), exact."""
     return np.fmod(x, y)
+
+
+@_rule
+def nextafter(x: Array, y: Array) -> Array:
+    """The next of the numbers that are not subnormal; y if it equals x."""
+    return np.where((x == 0) & (np.abs(y) > 0), np.copysign(SMALLEST, y), np.where(x == y, y, np.nextafter(x, y)))
 
 
 @_rule

@@ -36,7 +36,7 @@ Y[6] = np.round(np.clip(Y[6], -9, 9))
 
 ONE = ["exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "erf_inv", "sin", "cos", "tan",
        "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sqrt", "rsqrt"]  # fmt: skip
-TWO = ["add", "sub", "mul", "div", "max", "min", "pow", "atan2"]
+TWO = ["add", "sub", "mul", "div", "max", "min", "pow", "atan2", "nextafter"]
 # Several updates of an element; most elements get none. For int64 indices, JAX fails if x64 is turned on after a trace.
 PLACES = (RNG.integers(0, 100, 96) // 3).astype(np.int32)
 NAMES = {"max": "maximum", "min": "minimum", "pow": "power"}  # in the reference

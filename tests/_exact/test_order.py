@@ -10,6 +10,7 @@ from jax import lax
 
 import jaxdml as dml
 from helpers.compare import assert_same_bits
+from jaxdml.reference import floats
 
 ROWS = np.float32([
     [3, -1, 3, 2, -5], [0, -0.0, 0, -0.0, -0.0], [-0.0, 0, -1, 0, -2], [1, np.nan, 7, -np.nan, 2],
@@ -108,3 +109,33 @@ def test_the_top():
     right = np.int32([order(row) for row in ROWS])
     assert_same_bits(places, right)
     assert_same_bits(values, np.take_along_axis(ROWS, right, 1))
+
+
+def test_the_next_number_in_float32():
+    """Next to a zero, or to a subnormal number, is the smallest normal number."""
+    rng, near_zero = np.random.default_rng(0), (np.arange(-9, 9) + 2**23).astype(np.int32).view(np.float32)
+    special = np.float32([0, 1e-45, 1, 3.4028235e38, np.inf, np.nan])
+    numbers = np.concatenate([near_zero, special, rng.integers(0, 2**31, 40, np.int32).view(np.float32)])
+    x, y = map(np.ravel, np.meshgrid(*[np.concatenate([numbers, -numbers])] * 2))
+    got = jax.jit(dml.exact(jnp.nextafter))(x, y)
+    assert_same_bits(got, floats.nextafter(x, y))
+    one_way = dml.exact(jnp.nextafter)(np.float32([0, -0.0, 1e-45, 2.0**-126, -(2.0**-126), 0]), np.float32(-0.0))
+    assert_same_bits(one_way, np.float32([-0.0, -0.0, -0.0, 0, -0.0, -0.0]))
+    other_way = dml.exact(jnp.nextafter)(np.float32([0, -0.0, -1e-45, -np.inf]), 1)
+    assert_same_bits(other_way, np.float32([2.0**-126] * 3 + [-3.4028235e38]))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("to", [0, -0.0, np.inf, -np.inf, 1, -1, np.nan])
+def test_the_next_number_in_16_bits(dtype, to):
+    """float16 keeps its subnormal numbers."""
+    x = np.arange(2**16, dtype=np.uint16).view(dtype)
+    least = np.finfo(np.float32).smallest_normal if dtype == jnp.bfloat16 else np.float16(0)
+    y = np.full_like(x, to)
+    with np.errstate(all="ignore"):
+        x = np.where(np.abs(x) < least, np.copysign(np.zeros_like(x), x), x)
+        right = np.nextafter(x, y)
+        left_zero = (x == 0) & (np.abs(right) > 0)
+        right = np.where(np.abs(right) < least, np.copysign(left_zero * least, right).astype(dtype), right)
+    got = jax.jit(dml.exact(lambda x, y: jnp.nextafter(x, y)))(x, y[:1])
+    assert_same_bits(got, right)

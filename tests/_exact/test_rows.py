@@ -88,6 +88,7 @@ BY_XLA = {
     "acos",
     "atan",
     "atan2",
+    "nextafter",
     "sinh",
     "cosh",
     "asinh",

@@ -189,7 +189,7 @@ def exact_floats() -> Iterator[Case]:
     x, half = of(FLOAT, M, N), of(HALF, M, N)
     for name in FUNCTIONS:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x), is_quick=name in ("tanh", "erfc", "sin"))
-    for name in ["add", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2"]:
+    for name in ["add", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2", "nextafter"]:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x, x))
     yield Case("exact", "cumsum", partial(exactly, jnp.cumsum, x))
     yield Case("exact", "prod", partial(exactly, partial(jnp.prod, axis=1), x))
