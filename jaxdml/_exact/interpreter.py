@@ -31,7 +31,9 @@ Array = jax.Array
 TOP_OF_NEGATION = Operation("top_k_of_negation")
 LOOPS = frozenset(("scan", "while", "cond"))
 COUNTS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("reduce_sum", "reduce_prod"), lambda eqn: count_of(eqn.invars[0].aval.shape, eqn.params["axes"])),
+    **dict.fromkeys(
+        ("reduce_sum", "reduce_prod", "psum"), lambda eqn: count_of(eqn.invars[0].aval.shape, eqn.params["axes"])
+    ),
     **dict.fromkeys(("cumsum", "cumprod"), lambda eqn: count_of(eqn.invars[0].aval.shape, (eqn.params["axis"],))),
     **dict.fromkeys(
         ("scatter-add", "scatter-sub"),
@@ -39,7 +41,8 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
     ),
 }  # the maximum number of addends of the equation's sums, or of factors of its products
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
-OUTSIDE = "outside of shard_map and vmap, where the axis may still be sharded"
+OF_VMAP = "for the axis of a vmap, exact(jax.vmap(f, axis_name=...)) also works"
+OUTSIDE = f"outside of shard_map and vmap, where the axis may still be sharded; {OF_VMAP}"
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -53,7 +56,7 @@ REMEDIES = {
     "pmin": f"write jnp.min over the axis {OUTSIDE}",
     **dict.fromkeys(
         ("all_gather", "all_to_all", "ppermute"),
-        "call it on the arguments or results of the function that exact returned",
+        f"call it on the arguments or results of the function that exact returned; {OF_VMAP}",
     ),
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
@@ -138,7 +141,7 @@ def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str
     if not isinstance(count, int):
         terms = f"a product of {count} factors" if is_product else f"a sum of {count} addends"
         axis = f"the size of a {'multiplied' if is_product else 'summed'} axis"
-        what = axis if name in ("reduce_sum", "cumsum", "reduce_prod", "cumprod") else "the count of updates"
+        what = "the count of updates" if name.startswith("scatter") else axis
         return "count", terms, f"export the function with a number, not a symbol, as {what}"
     if count > LARGEST_COUNT and not is_product:
         return "count", f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"

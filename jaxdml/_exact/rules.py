@@ -106,7 +106,9 @@ def is_sum_of_products(name: str, params: Params) -> bool:
 def has_rule(name: str, params: Params) -> bool:
     """Whether the table has the rule of a primitive with these parameters."""
     applies_a_function = name == "scatter" and params["update_jaxpr"] is not None  # x.at[...].apply
-    return name in RULES and not is_sum_of_products(name, params) and not applies_a_function
+    is_of_named_axis = name in COLLECTIVES and not all(isinstance(axis, int) for axis in params["axes"])
+    is_known = name in RULES and not is_sum_of_products(name, params)
+    return is_known and not applies_a_function and not is_of_named_axis
 
 
 def types_without_rules(name: str, params: Params, dtypes: Iterable[Any]) -> list[np.dtype[Any]]:
@@ -202,6 +204,7 @@ MOVES = (
     "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "tile", "name", "debug_callback", "debug_print",
     "jaxdml_kernel", "jaxdml_operand",  # exact by themselves
 )  # fmt: skip
+COLLECTIVES = ("psum", "pmax", "pmin")  # of numbered axes; in exact(vmap(f)), the axis of the vmap becomes a number
 COMPARES = ["eq", "ne", "lt", "le", "lt_to", "le_to", "gt", "ge", "floor", "ceil", "round", "sign"]
 FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "add": arithmetic.added,
@@ -256,7 +259,7 @@ RULES: Mapping[str, Rule] = {
     "reduce_precision": in_float32,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),
     "bitcast_convert_type": lambda primitive, params: lambda x: flushed_if_float32(primitive.bind(x, **params)),
-    "reduce_sum": reduced(lambda x, params: sums.total(x, params["axes"])),
+    **dict.fromkeys(("reduce_sum", "psum"), reduced(lambda x, params: sums.total(x, params["axes"]))),
     "cumsum": reduced(_running),
     "reduce_window_sum": reduced(sums.windowed),
     "reduce_prod": reduced(lambda x, params: products.total(x, params["axes"])),
@@ -265,8 +268,8 @@ RULES: Mapping[str, Rule] = {
     "scatter-sub": scattered(scatters.subtracted),
     "scatter-max": scattered(scatters.largest),
     "scatter-min": scattered(scatters.smallest),
-    **dict.fromkeys(("reduce_max", "cummax", "reduce_window_max"), ordered(order.largest)),
-    **dict.fromkeys(("reduce_min", "cummin", "reduce_window_min"), ordered(order.smallest)),
+    **dict.fromkeys(("reduce_max", "pmax", "cummax", "reduce_window_max"), ordered(order.largest)),
+    **dict.fromkeys(("reduce_min", "pmin", "cummin", "reduce_window_min"), ordered(order.smallest)),
     "argmax": ordered(functools.partial(order.place, nan=order.GREATEST)),
     "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
     "dot_general": outer_product,  # others are sums of products, which have no rule
