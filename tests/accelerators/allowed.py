@@ -65,6 +65,7 @@ HLO = (
     Allowed(rf"convert {INTEGER}<-(?:f16|f32)", "jaxdml converts integral values that the type holds"),
     Allowed(r"convert f32<-(?:f16|bf16)", "is exact: float32 holds every float16 and every bfloat16"),
     Allowed(r"convert b?f16<-f32", "rounds once, ties to even"),
+    Allowed(r"reduce-precision f32", "rounds once, ties to even; XLA computes it by integers, or converts to bfloat16"),
     Allowed(r"convert (\w+)<-\1", "moves bits"),
     Allowed(r"bitcast-convert \w+", "moves bits"),
     Allowed(
@@ -73,6 +74,7 @@ HLO = (
         r"|async-start|async-update|async-done|slice-start|slice-done) \w+",
         "moves values",
     ),
+    Allowed(r"sort \w+", "moves values, in the order of a function that is read too"),
     Allowed(r"(?:fusion|call|while|conditional) \w+", "its computation is read too"),
     Allowed(r"(?:reduce|reduce-window) \w+", "floats are reduced by one of the functions below"),
 )  # fmt: skip

@@ -205,6 +205,10 @@ def exact_floats() -> Iterator[Case]:
         "reduce_window_max": lambda x: jax.lax.reduce_window(x, -np.inf, jax.lax.max, (3, 3), (1, 1), "SAME"),
         "scatter-add": lambda x: x.at[rows].add(x),
         "scatter-max": lambda x: x.at[rows].max(x),
+        "sort": partial(jax.lax.sort, dimension=1),
+        "top_k": lambda x: jax.lax.top_k(x, 5),
+        "reduce_precision to 5 and 10 bits": lambda x: jax.lax.reduce_precision(x, 5, 10),
+        "reduce_precision to 8 and 7 bits": lambda x: jax.lax.reduce_precision(x, 8, 7),
     }
     for name, function in others.items():
         yield Case("exact", name, partial(exactly, function, x))

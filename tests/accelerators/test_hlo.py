@@ -62,6 +62,7 @@ def test_other_types_and_unknown_operations_are_refused(line, complaint):
 
 @pytest.mark.parametrize("line", [
     "f32[8]{0} add(%x, %y)", "f32[8]{0} multiply(%x, %y)", "f32[8]{0} round-nearest-even(%x)", "f32[8]{0} convert(%n)",
+    "f32[8]{0} reduce-precision(%x), exponent_bits=5, mantissa_bits=10",
     "s32[8]{0} convert(%x)", "f16[8]{0} convert(%x)", "bf16[8]{0} convert(%x)",
     "pred[8]{0} compare(%x, %y), direction=LT", "s32[8]{0} divide(%n, %m)",
 ])  # fmt: skip
@@ -191,6 +192,28 @@ def test_a_sum_of_one_number_from_minus_zero_moves_it(size, start, is_right):
   %start = f32[] constant({start})
   ROOT %z = f32[8] reduce(%p, %start), dimensions={{1}}, to_apply=%sum"""
     assert judged(body, kind=verdict.of_reductions) == ([] if is_right else ["reduce f32 by add"])
+
+
+BY_KEYS = """%before (p: f32[], q: f32[]) -> pred[] {{
+  %p = f32[] parameter(0)
+  %q = f32[] parameter(1)
+  %is_number = pred[] compare(%p, %p), direction=EQ
+  %i = s32[] bitcast-convert(%p)
+  %j = s32[] bitcast-convert(%q)
+  ROOT %less = pred[] compare({}), direction=LT
+}}
+"""
+
+
+@pytest.mark.parametrize(("compared", "is_stable", "complaints"), [
+    ("%i, %j", "true", []),
+    ("%i, %j", "false", ["sort that is not stable"]),
+    ("%p, %q", "true", ["sort by floats"]),  # NaN is neither before nor after another number
+])  # fmt: skip
+def test_sorts_are_stable_and_compare_integers(compared, is_stable, complaints):
+    line = f"ROOT %z = f32[8]{{0}} sort(%x), dimensions={{0}}, is_stable={is_stable}, to_apply=%before"
+    read = hlo.Program(program(line, BY_KEYS.format(compared)))
+    assert list(verdict.complaints(Compiled(read, read, [], [], 0.0, None), is_gpu=False)) == complaints
 
 
 @pytest.mark.parametrize(("x", "f", "rest", "depth"), [

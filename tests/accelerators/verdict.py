@@ -33,6 +33,7 @@ def complaints(made: Compiled, is_gpu: bool) -> Counter[str]:
     found |= Counter(of_contractions(made.lowered))
     found += Counter(of_float_products(made.lowered))
     found += Counter(of_reductions(made.optimized))
+    found += Counter(of_sorts(made))
     if is_gpu:
         found += Counter(of_steps(made))
         found += Counter(of_kernels(made.kernels, corrected(made.optimized)))
@@ -123,6 +124,25 @@ def of_reductions(program: Program) -> Iterator[str]:
                     yield f"{each.opcode} {each.dtype} by {opcode}"
         elif each.opcode == "custom-call" and not allowed.allows(allowed.CUSTOM_CALLS, each.target):
             yield f"custom-call {each.target}"
+
+
+def of_sorts(made: Compiled) -> Iterator[str]:
+    """Sorts whose results depend on the algorithm: equal elements or NaN may have any order there.
+
+    A compiler makes a sort stable by comparing indices, too, and compares floats in total order as integers.
+    """
+    for each in made.lowered:
+        if each.opcode == "sort" and "is_stable=true" not in each.attributes:
+            yield "sort that is not stable"
+    for each in made.optimized:
+        inner = (of for name in each.called for of in made.optimized.computations[name])
+        if each.opcode == "sort" and any(_orders_floats(made.optimized, of) for of in inner):
+            yield "sort by floats"
+
+
+def _orders_floats(program: Program, each: Instruction) -> bool:
+    is_order = each.opcode == "compare" and not re.search(r"\bdirection=(?:EQ|NE)\b", each.attributes)
+    return is_order and any(operand.has_floats for operand in program.operands(each))
 
 
 def of_floats(program: Program) -> Iterator[str]:
