@@ -222,6 +222,19 @@ static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero
   for (int r = 0; r < R; r++) store_row(one, columns, has_zero_points, rows[r], sums[r], m + r, n);
 }
 
+// Multiplies `count` rows, beginning with row m, by the panel that begins at column n.
+static void matmul_panel(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
+                         int64_t count, const uint8_t* cells, int64_t stride, const uint8_t* panel, int64_t m,
+                         int64_t n) {
+  with_constant<kVectors>(panel_lanes(one.columns, n) / kLanes, [&](auto vectors) {
+    for (int64_t r = 0; r < count; r += kRows)
+      with_constant<kRows>(at_most(kRows, count - r), [&](auto some) {
+        const auto* from = reinterpret_cast<const Dword*>(cells) + r * stride / kDepth;
+        matmul_tile<some, vectors>(one, columns, has_zero_points, rows + r, from, stride / kDepth, panel, m + r, n);
+      });
+  });
+}
+
 // Multiplies two row tiles by two panels with Strassen's method.
 static void matmul_by_quarters(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                                const uint8_t* row_factors, const uint8_t* panels, const uint8_t* panel_factors,
@@ -315,20 +328,13 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
         matmul_by_quarters(one, columns, has_b_zero_points, rows, row_factors, panels + i * kTwoPanels * depth,
                            panel_factors + i * p.pair_bytes, p.halves, m, first + i * kTwoPanels);
       for (int64_t n = rest; n < last; n += kTile) {
-        const int64_t lanes = panel_lanes(one.columns, n);
         if constexpr (kHasTiles)
-          if (row_count == kTileRows && lanes == kTile) {
+          if (row_count == kTileRows && panel_lanes(one.columns, n) == kTile) {
             matmul_by_tiles(one, columns, has_b_zero_points, rows, cells, stride, panels + (n - first) * depth, m, n);
             continue;
           }
-        with_constant<kVectors>(lanes / kLanes, [&](auto vectors) {
-          for (int64_t r = 0; r < row_count; r += kRows)
-            with_constant<kRows>(at_most(kRows, row_count - r), [&](auto some) {
-              const auto* from = reinterpret_cast<const Dword*>(cells) + r * stride / kDepth;
-              matmul_tile<some, vectors>(one, columns, has_b_zero_points, rows + r, from, stride / kDepth,
-                                         panels + (n - first) * depth, m + r, n);
-            });
-        });
+        matmul_panel(one, columns, has_b_zero_points, rows, row_count, cells, stride, panels + (n - first) * depth, m,
+                     n);
       }
     }
   };

@@ -5,6 +5,12 @@
 
 namespace jaxdml::JAXDML_ISA {
 
+// The zero point of uint8 for a range that includes 0; 0 if the scale is NaN.
+JAXDML_INLINE uint8_t zero_point_of(float low, float scale) {
+  const float offset = __builtin_rintf(-(low / scale));
+  return uint8_t(offset > 0 ? offset < 255 ? offset : 255 : 0);
+}
+
 // The scale and zero point with which uint8 covers a range that includes 0, as jaxdml.ptq.scale_and_zero_point has
 // them.
 JAXDML_INLINE void cover(Ends range, float& scale, uint8_t& zero_point) {
@@ -12,8 +18,7 @@ JAXDML_INLINE void cover(Ends range, float& scale, uint8_t& zero_point) {
   const float low = range.low > -kSmallestNormal ? 0 : range.low, extent = range.high - low;
   scale = range.has_nan ? __builtin_nanf("") : extent < kSmallestNormal ? 1 : extent / 255;
   if (scale < kSmallestNormal) scale = kSmallestNormal;
-  const float offset = __builtin_rintf(-(low / scale));
-  zero_point = uint8_t(offset > 0 ? offset < 255 ? offset : 255 : 0);  // 0 for NaN
+  zero_point = zero_point_of(low, scale);
 }
 
 static void quantize_rows(const Pool& pool, const RowQuantization& one) {
