@@ -28,6 +28,7 @@ HANDLERS = (
     "matmul_blocks",
     "rows",
     "attention",
+    "lstm",
 )
 
 

@@ -8,6 +8,7 @@
 #include "dequantize_blocks.h"
 #include "elementwise.h"
 #include "look_up.h"
+#include "lstm.h"
 #include "matmul.h"
 #include "max_pool.h"
 #include "means.h"
@@ -52,6 +53,8 @@ constexpr Kernels kernels(const char* name) {
   table.run_rows = JAXDML_ISA::run_rows;
   table.attention_scratch = JAXDML_ISA::attention_scratch;
   table.attention = JAXDML_ISA::attention;
+  table.lstm_scratch = JAXDML_ISA::lstm_scratch;
+  table.lstm = JAXDML_ISA::lstm;
   table.dequantize_blocks = JAXDML_ISA::dequantize_blocks;
   table.pack_blocks = JAXDML_ISA::pack_blocks;
   table.multiply_blocks_scratch = JAXDML_ISA::multiply_blocks_scratch;

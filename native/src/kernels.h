@@ -255,6 +255,26 @@ struct Attention {
   float* y;
 };
 
+// One direction of an LSTM whose hidden states and weights have 8 bits. The gates are in the order input, output,
+// forget, cell. A step takes the hidden states of all items, quantized by their range, times the weights. Item b has
+// the first lengths[b] of the steps, at most all; they are in reverse order if `is_backward`.
+struct Lstm {
+  int64_t steps, batch, units;
+  bool is_backward, couples_forget;  // couples_forget: the forget gate is 1 minus the input gate
+  float clip;                        // the bound of the inputs of activations; infinity if there is none
+  const float* gates;                // [steps, batch, 4 * units]: products of x and its weights
+  const int32_t* lengths;
+  const float *h, *c;      // [batch, units]: the hidden states and the cells' states before the first step
+  const float* bias;       // [4 * units]
+  const float* peephole;   // [3 * units]; null if there is none
+  const uint8_t* weights;  // a packed matrix [units, 4 * units]
+  Scales scale;            // of the weights
+  ZeroPoints zero_point;
+  float* y;                // hidden states: [batch, units] for each step; 0 after the last step of an item
+  int64_t y_stride;        // from step to step
+  float *last_h, *last_c;  // [batch, units]; last_h is 0 if an item has no steps
+};
+
 // The kernels of an instruction set. A call takes `count` problems of one shape. The caller allocates scratch memory
 // that is aligned to 64 bytes; `*_scratch` returns its size in bytes.
 struct Kernels {
@@ -285,6 +305,8 @@ struct Kernels {
   void (*run_rows)(const Pool&, const RowProgram&, uint8_t* scratch);
   int64_t (*attention_scratch)(const Attention&, int64_t threads);
   void (*attention)(const Pool&, const Attention*, int64_t count, uint8_t* scratch);
+  int64_t (*lstm_scratch)(const Lstm&, int64_t threads);
+  void (*lstm)(const Pool&, const Lstm*, int64_t count, uint8_t* scratch);
   void (*dequantize_blocks)(const Pool&, const BlockDequantization&);
   void (*pack_blocks)(const Pool&, const BlockMatrix&, uint8_t* packed);
   int64_t (*multiply_blocks_scratch)(const BlockProduct&);

@@ -31,7 +31,7 @@ extern "C" {
 XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_cpu_quantized, jaxdml_cpu_dequantized,
     jaxdml_cpu_extremes, jaxdml_cpu_quantized_rows, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter,
     jaxdml_cpu_means, jaxdml_cpu_max_pool, jaxdml_cpu_looked_up, jaxdml_cpu_products, jaxdml_cpu_dequantize_blocks,
-    jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks, jaxdml_cpu_rows, jaxdml_cpu_attention;
+    jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks, jaxdml_cpu_rows, jaxdml_cpu_attention, jaxdml_cpu_lstm;
 const char* jaxdml_cpu_choose(const char*);
 int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
 int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups);
@@ -421,6 +421,36 @@ Call attention(Random& random, const Kernels&) {
   return call;
 }
 
+Call lstm(Random& random, const Kernels& kernels) {
+  const Extents leading = random_leading(random);
+  const int64_t directions = random.between(1, 2), steps = random.between(1, 6), batch = random.between(1, 9);
+  const int64_t units = random.between(1, 40), columns = 4 * units;
+  const bool is_packed = random.chance(50);
+  const XLA_FFI_DataType type = byte(random);
+  const auto operand = [&](const Extents& size) { return some(random, leading + Extents{directions}) + size; };
+  const auto of_columns = [&] { return operand({1, random.chance(50) ? 1 : columns}); };
+  Call call = {&jaxdml_cpu_lstm};
+  call.arguments = {{kFloat, operand({steps, batch, columns})},
+                    {XLA_FFI_DataType_S32, operand({batch})},
+                    {kFloat, operand({batch, units})},
+                    {kFloat, operand({batch, units})},
+                    {kFloat, operand({columns})},
+                    {kFloat, operand({random.chance(50) ? 0 : 3 * units})},
+                    {type, operand({units, columns})},
+                    {kFloat, of_columns()},
+                    {type, of_columns()}};
+  if (is_packed)
+    call.arguments[6] = {XLA_FFI_DataType_S8, operand({1, jaxdml_cpu_matrix_bytes(units, columns)}),
+                         kernels.matrix_mark};
+  const Extents states = leading + Extents{directions, batch, units};
+  call.results = {{kFloat, leading + Extents{steps, directions, batch, units}}, {kFloat, states}, {kFloat, states}};
+  call.attributes = {{"backward", XLA_FFI_DataType_S64, true, Extents(size_t(directions), random.below(2))},
+                     {"clip", kFloat, false, {0x3f000000}},  // the bits of 0.5
+                     {"couples_forget", XLA_FFI_DataType_PRED, false, {random.below(2)}},
+                     {"is_packed", XLA_FFI_DataType_PRED, false, {is_packed}}};
+  return call;
+}
+
 // Wrong calls ---------------------------------------------------------------------------------------------------------
 
 // A number that may break arithmetic on sizes.
@@ -554,6 +584,7 @@ Kind kinds[] = {{"matmul", matmul, 0, 0},
                 {"products", products, 0, 0},
                 {"rows", rows, 0, 0},
                 {"attention", attention, 0, 0},
+                {"lstm", lstm, 0, 0},
                 {"means", means, 0, 0}};
 
 unsigned long long seed = 1;

@@ -22,6 +22,7 @@
 #include "block_shape.h"
 #include "float_mode.h"
 #include "kernels.h"
+#include "lstm_reference.h"
 #include "memory.h"
 #include "processor.h"
 #include "reference.h"
@@ -783,6 +784,79 @@ Case random_attention(Random& random) {
   }
 }
 
+Case lstm_case(Random& random, int64_t steps, int64_t batch, int64_t units, int64_t count) {
+  Case of;
+  of.y_bytes = 4;
+  Lstm one = {};
+  one.steps = steps;
+  one.batch = batch;
+  one.units = units;
+  one.couples_forget = random.chance(30);
+  one.clip = random.chance(70) ? std::numeric_limits<float>::infinity() : 2 * random.fraction() + 0.01f;
+  one.y_stride = batch * units;
+  const bool has_peephole = random.chance(50), is_signed = random.chance(50), has_strange = random.chance(15);
+  of.what = text("%d LSTMs, %d steps of %d items, %d units, %s%s%s", int(count), int(steps), int(batch), int(units),
+                 name_of(is_signed), one.couples_forget ? ", couples forget" : "", has_peephole ? ", peephole" : "");
+  const auto floats = [&](int64_t size, float magnitude) {
+    constexpr float kStrange[] = {0.0f, -0.0f, 1e-39f, -2e-38f, 1e30f, -1e38f};
+    float* const at = of.inputs.emplace_back(random, size * 4, 4).as<float>();
+    for (int64_t i = 0; i < size; i++)
+      at[i] = has_strange && random.chance(3) ? kStrange[random.below(std::size(kStrange))]
+                                              : magnitude * (2 * random.fraction() - 1);
+    return at;
+  };
+  const int64_t scale_count = random.chance(50) ? 1 : 4 * units, zero_point_count = random.chance(50) ? 1 : 4 * units;
+  // Of tiny states the range divided by 255 is subnormal, or the states are. Large scales make the difference visible.
+  const float of_h = has_strange || random.chance(80) ? 1 : std::exp2(float(random.between(-135, -1)));
+  std::vector<Lstm> problems;
+  std::vector<const uint8_t*> weights;
+  for (int64_t i = 0; i < count; i++) {
+    one.is_backward = random.chance(50);
+    one.gates = floats(steps * batch * 4 * units, 4);
+    int32_t* const lengths = of.inputs.emplace_back(random, batch * 4, 4).as<int32_t>();
+    for (int64_t b = 0; b < batch; b++) lengths[b] = int32_t(random.chance(50) ? steps : random.between(-1, steps + 1));
+    one.lengths = lengths;
+    one.h = floats(batch * units, of_h);
+    one.c = floats(batch * units, 2);
+    one.bias = floats(4 * units, 1);
+    if (has_peephole) one.peephole = floats(3 * units, 1);
+    one.scale = scales(of, random, scale_count, 0.02f / std::sqrt(float(units)) / std::max(of_h, 0x1p-100f), {});
+    one.zero_point = zero_points(of, random, zero_point_count, is_signed);
+    weights.push_back(tensor(of, random, units * 4 * units, is_signed));
+    problems.push_back(one);
+    of.expected.push_back(expected(one, weights.back()));
+  }
+  of.run = [problems, weights](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    std::vector<Lstm> all = problems;
+    const Lstm& one = all[0];
+    const int64_t size = one.batch * one.units, columns = 4 * one.units;
+    std::deque<Bytes> packed;
+    const auto at =
+        pack_all(random, weights, kernels.matrix_bytes(one.units, columns), packed, [&](const uint8_t* b, uint8_t* to) {
+          kernels.pack_matrix(pool, b, one.zero_point.is_signed, one.units, columns, to);
+        });
+    for (size_t i = 0; i < all.size(); i++) {
+      all[i].weights = at[i];
+      all[i].y = y[i].as<float>();
+      all[i].last_h = all[i].y + one.steps * size;
+      all[i].last_c = all[i].last_h + size;
+    }
+    const int64_t bytes = kernels.lstm_scratch(one, pool.threads);
+    if (bytes > pool.threads * (76 * one.units + 21 * size + 2560)) {
+      fprintf(stderr, "%lld bytes of scratch memory for LSTM\n", (long long)bytes);
+      abort();
+    }
+    const Bytes scratch(random, bytes, 64);
+    kernels.lstm(pool, all.data(), int64_t(all.size()), scratch.at());
+  };
+  return of;
+}
+
+Case random_lstm(Random& random) {
+  const int64_t units = extent(random, 90), batch = extent(random, units < 20 ? 40 : 9);
+  return lstm_case(random, extent(random, 12), batch, units, extent(random, 3));
+}
+
 auto run_of(const std::shared_ptr<RowCase>& rows) {
   return [rows](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
     RowProgram one = rows->one;
@@ -1265,6 +1339,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     // The longest keys, and more keys than fit in one exact sum.
     [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 3, 20, 4096, 5), 1); },
     [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 1, 40000, 3, 9), 1); },
+    [](Random& random) { return lstm_case(random, 2, 3, 200, 2); },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
     [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },
     [](Random& random) { return dequantization_case(random, 65536 + 7, 2); },
@@ -1290,6 +1365,7 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 11) return block_dequantization_case(random, extent(random, 300), extent(random, 80));
   if (kind < 14) return random_rows_case(random);
   if (kind < 17) return random_attention(random);
+  if (kind < 19) return random_lstm(random);
   if (kind < 27) return random_matmul(random);
   if (kind < 30) return random_large_matmul(random);
   if (kind < 54) return random_convolution(random);
