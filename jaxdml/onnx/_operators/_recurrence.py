@@ -22,6 +22,9 @@ INPUT, OUTPUT, FORGET, CELL = range(4)
 # directions; None: x has none, and all directions multiply the same x. The result has the directions first.
 Multiply = Callable[[Array, int | None], Array]
 
+# The arguments and results are those of `scanned`, without its keyword arguments.
+Steps = Callable[..., tuple[Array, Array, Array]]
+
 
 class Gate(NamedTuple):
     """An activation function; two gates are equal if they compute the same function."""
@@ -72,13 +75,14 @@ class States(NamedTuple):
     peephole: Array | None
 
 
-def recurrent(given: States, cell: Cell, multiply_x: Multiply, multiply_h: Multiply, hidden: int) -> list[Array]:
+def recurrent(given: States, cell: Cell, multiply_x: Multiply, run: Steps, hidden: int) -> list[Array]:
     """All hidden states [T, D, B, N], and the last hidden states and cell states [D, B, N], in float32.
 
     Args:
       given: the inputs.
       cell: the attributes.
-      multiply_x, multiply_h: the functions that multiply x and the hidden states by their weights.
+      multiply_x: the function that multiplies x by its weights.
+      run: the function that computes the steps from the products.
       hidden: N.
 
     Raises:
@@ -96,10 +100,33 @@ def recurrent(given: States, cell: Cell, multiply_x: Multiply, multiply_h: Multi
     is_step, is_valid = _steps(given.lengths, steps, batch)
     # The multiplication may quantize x by its range, which must cover only the steps of the longest item.
     x = jnp.where(jnp.any(is_step, 1)[:, None, None], float32(given.x), np.float32(0))
-    gates = _in_order(jnp.moveaxis(multiply_x(x, None), 0, 1), is_step, cell.backward)
     if bias is not None:
-        bias = (bias[:, : 4 * hidden] + bias[:, 4 * hidden :])[:, None]
-    advanced = _Step(cell, multiply_h, bias, peephole, hidden)
+        bias = bias[:, : 4 * hidden] + bias[:, 4 * hidden :]
+    h, c = (jnp.zeros((count, batch, hidden), jnp.float32) if each is None else each for each in (h, c))
+    y, last_h, last_c = run(multiply_x(x, None), given.lengths, h, c, bias, peephole)
+    results = [y, last_h, jnp.where(jnp.any(is_step, 0)[:, None], last_c, np.float32(0))]
+    if is_valid is not None:
+        places = (jnp.broadcast_to(is_valid[:, None], each.shape) for each in results)
+        results = [jnp.where(valid, each, np.float32(np.nan)) for valid, each in zip(places, results, strict=True)]
+    return results
+
+
+def scanned(
+    gates: Array, lengths: Array | None, h: Array, c: Array, bias: Array | None, peephole: Array | None, *,
+    cell: Cell, multiply_h: Multiply,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """All hidden states [T, D, B, N], and the last hidden states and cell states [D, B, N], by one scan over the steps.
+
+    Args:
+      gates: x times its weights, [D, T, B, 4 * N].
+      lengths, h, c, peephole: those of `States`.
+      bias: [D, 4 * N], or None.
+      cell: the attributes.
+      multiply_h: the function that multiplies the hidden states by their weights.
+    """
+    is_step = _is_step(lengths, *gates.shape[1:3])
+    ordered = _in_order(jnp.moveaxis(gates, 0, 1), is_step, cell.backward)
+    advanced = _Step(cell, multiply_h, None if bias is None else bias[:, None], peephole, h.shape[-1])
 
     def step(state: tuple[Array, ...], given: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
         (h, c, last_h), (of_x, goes_on) = state, given
@@ -108,15 +135,8 @@ def recurrent(given: States, cell: Cell, multiply_x: Multiply, multiply_h: Multi
         y = jnp.where(goes_on, new_h, np.float32(0))
         return (y, jnp.where(goes_on, new_c, c), jnp.where(goes_on, new_h, last_h)), y
 
-    zeros = jnp.zeros((count, batch, hidden), jnp.float32)
-    start = zeros if h is None else h, zeros if c is None else c, zeros
-    (_, last_c, last_h), y = lax.scan(step, start, (gates, is_step))
-    y = _in_order(y, is_step, cell.backward)
-    results = [y, last_h, jnp.where(jnp.any(is_step, 0)[:, None], last_c, np.float32(0))]
-    if is_valid is not None:
-        places = (jnp.broadcast_to(is_valid[:, None], each.shape) for each in results)
-        results = [jnp.where(valid, each, np.float32(np.nan)) for valid, each in zip(places, results, strict=True)]
-    return results
+    (_, last_c, last_h), y = lax.scan(step, (h, c, jnp.zeros_like(h)), (ordered, is_step))
+    return _in_order(y, is_step, cell.backward), last_h, last_c
 
 
 def _steps(lengths: Any, steps: int, batch: int) -> tuple[Array, Array | None]:
@@ -124,13 +144,20 @@ def _steps(lengths: Any, steps: int, batch: int) -> tuple[Array, Array | None]:
 
     Unknown lengths cannot raise an error, so the results of items with an invalid length are NaN.
     """
+    is_step = _is_step(lengths, steps, batch)
     if lengths is None:
-        return jnp.ones((steps, batch), bool), None
+        return is_step, None
     is_valid = (lengths >= 0) & (lengths <= steps)
     if is_known(lengths) and not is_valid.all():
         raise ModelError(f"sequence_lens is {lengths.tolist()}, expected numbers from 0 to {steps}, the steps of X")
-    is_step = lax.broadcasted_iota(jnp.int32, (steps, batch), 0) < jnp.asarray(lengths)[None]
     return is_step, None if is_known(lengths) else is_valid
+
+
+def _is_step(lengths: Any, steps: int, batch: int) -> Array:
+    """For each step and item, whether the item has the step."""
+    if lengths is None:
+        return jnp.ones((steps, batch), bool)
+    return lax.broadcasted_iota(jnp.int32, (steps, batch), 0) < jnp.asarray(lengths)[None]
 
 
 class _Step(NamedTuple):

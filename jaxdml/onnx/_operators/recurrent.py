@@ -1,6 +1,7 @@
 """LSTM of ONNX, and DynamicQuantizeLSTM of ONNX Runtime, which multiplies integers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.kernel_call import with_kernel
+from jaxdml._arithmetic.native_lstm import LSTM
 from jaxdml._quantized import directml
 from jaxdml._quantized.kinds import prepared_matrices
 from jaxdml._quantized.onnxruntime import sigmoids
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators import activations
 from jaxdml.onnx._operators._arrays import EXACT, Array, is_known
-from jaxdml.onnx._operators._recurrence import Cell, Gate, Multiply, States, float32, product, recurrent
+from jaxdml.onnx._operators._recurrence import Cell, Gate, Multiply, States, float32, product, recurrent, scanned
 from jaxdml.onnx._operators.attention import expected
 from jaxdml.onnx._table import BYTE, MICROSOFT, SCALE, operator
 
@@ -61,6 +64,7 @@ FLOATS: Mapping[str, Activation] = {
     "Softsign": Activation(activations.softsign),
     "Softplus": Activation(activations.softplus),
 }
+DEFAULT = ("Sigmoid", "Tanh", "Tanh")
 ONE_ANSWER: Mapping[str, Activation] = {  # with ONNX Runtime's bits on every processor
     "Sigmoid": Activation(sigmoids.logistic),
     "Tanh": Activation(sigmoids.tanh),
@@ -118,7 +122,7 @@ def _cell(
     if direction not in DIRECTIONS:
         raise ModelError(f"attribute 'direction' is {direction!r}; supported: {', '.join(DIRECTIONS)}")
     backward = DIRECTIONS[direction]
-    names = names or ("Sigmoid", "Tanh", "Tanh") * len(backward)
+    names = names or DEFAULT * len(backward)
     if len(names) != 3 * len(backward):
         raise ModelError(f"attribute 'activations' has {len(names)} names, expected {3 * len(backward)}")
     if clip is not None and not clip > 0:
@@ -154,7 +158,8 @@ def lstm(
     expected("R", r, (len(cell.backward), 4 * hidden, hidden))
     expected("W", w, (len(cell.backward), 4 * hidden, x.shape[2]))
     given = States(x, bias, sequence_lens, initial_h, initial_c, peephole)
-    results = recurrent(given, cell, _by_floats(w), _by_floats(r), hidden)
+    run = partial(scanned, cell=cell, multiply_h=_by_floats(r))
+    results = recurrent(given, cell, _by_floats(w), run, hidden)
     if cell.is_batch_first:
         y, *last = results
         results = [jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(state, 0, 1) for state in last)]
@@ -189,10 +194,26 @@ def dynamic_quantize_lstm(
     for name, parameter in parameters.items():
         expected(name, parameter, (count,), (count, 4 * hidden))
     given = States(x, bias, sequence_lens, initial_h, initial_c, peephole)
-    multiply_x, multiply_h = _by_integers(w, w_scale, w_zero_point), _by_integers(r, r_scale, r_zero_point)
-    results = recurrent(given, cell, multiply_x, multiply_h, hidden)
+    multiply_x = _by_integers(w, w_scale, _unless_zero(w_zero_point))
+    run = partial(_quantized_steps, r, r_scale, _unless_zero(r_zero_point), cell=cell)
+    results = recurrent(given, cell, multiply_x, run, hidden)
     y, last_h, last_c = map(lax.stop_gradient, results)
     return y, last_h, last_c
+
+
+def _takes_steps(*arrays: Any, cell: Cell) -> bool:
+    """The kernel computes the default activations."""
+    own = _activations(DEFAULT, (), (), ONE_ANSWER, "")
+    return all(each == own for each in cell.activations) and LSTM.takes(*arrays, cell=cell)
+
+
+@with_kernel(LSTM._replace(takes=_takes_steps))
+def _quantized_steps(
+    r: Any, r_scale: Array, r_zero_point: Array | None, gates: Array, lengths: Array | None, h: Array, c: Array,
+    bias: Array | None, peephole: Array | None, *, cell: Cell,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    multiply_h = _by_integers(r, r_scale, r_zero_point)
+    return scanned(gates, lengths, h, c, bias, peephole, cell=cell, multiply_h=multiply_h)
 
 
 def _hidden_size(cell: Cell, size: int, where: str) -> int:
@@ -217,7 +238,12 @@ def _by_floats(matrices: Array) -> Multiply:
     return _of_directions(one, float32(matrices))
 
 
-def _by_integers(matrices: Any, scales: Array, zero_points: Array) -> Multiply:
+def _unless_zero(zero_points: Any) -> Any:
+    """The zero points, or None if all are known to be 0."""
+    return None if is_known(zero_points) and not zero_points.any() else zero_points
+
+
+def _by_integers(matrices: Any, scales: Array, zero_points: Array | None) -> Multiply:
     """Products with quantized matrices [D, K, 4 * N]; the other operand is quantized by the range of its elements."""
 
     def one(x: Array, matrix: Any, scale: Array, zero_point: Array | None) -> Array:
@@ -226,8 +252,7 @@ def _by_integers(matrices: Any, scales: Array, zero_points: Array) -> Multiply:
         quantized, x_scale, x_zero_point = directml.to_integers_by_range(x)
         return directml.float_product(quantized, matrix, x_scale, scale, x_zero_point, zero_point)
 
-    is_zero = is_known(zero_points) and not zero_points.any()
-    return _of_directions(one, matrices, scales, None if is_zero else zero_points)
+    return _of_directions(one, matrices, scales, zero_points)
 
 
 def _of_directions(one: Callable[..., Array], *parameters: Any) -> Multiply:
