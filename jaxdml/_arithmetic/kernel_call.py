@@ -33,12 +33,15 @@ class Kernel(NamedTuple):
         several results.
       takes: (*arguments, **statics) -> whether the kernel computes this call.
       is_replicated: whether each device of a mesh computes the whole result.
+      calls_kernels: whether the JAX function calls kernels itself. Derivatives then come with the function's values, so
+        that a kernel that both need runs once.
     """
 
     native: Callable[..., Array | tuple[Array, ...]]
     result: Callable[..., Result | list[Result]]
     takes: Callable[..., bool] = lambda *arguments, **statics: True
     is_replicated: bool = False
+    calls_kernels: bool = False
 
 
 class _Spec(NamedTuple):
@@ -142,11 +145,11 @@ def _batch(
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, spec: _Spec) -> tuple[list[Array], Any]:
-    """The kernel's values and the JAX function's tangents; tangents of integers are float0."""
-    values = _primitive.bind(*primals, spec=spec)
+    """The values and the JAX function's tangents; tangents of integers are float0."""
     instantiated = [np.zeros(x.shape, jax.dtypes.float0) if isinstance(dx, ad.Zero) and not _is_float(x)
                     else ad.instantiate_zeros(dx) for x, dx in zip(primals, tangents, strict=True)]  # fmt: skip
-    return values, jax.jvp(spec.on_xla, tuple(primals), tuple(instantiated))[1]
+    values, derivatives = jax.jvp(spec.on_xla, tuple(primals), tuple(instantiated))
+    return values if spec.kernel.calls_kernels else _primitive.bind(*primals, spec=spec), derivatives
 
 
 def _is_float(x: Array) -> bool:

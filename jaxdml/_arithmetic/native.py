@@ -172,5 +172,5 @@ def _integer_conv_result(x: Any, x_zero_point: Any, filter: Any, filter_zero_poi
 
 DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)
 INTEGER_DOT = Kernel(_integer_dot, _integer_dot_result, _takes)
-FLOAT_DOT = Kernel(_float_dot, _float_dot_result, _takes_float_dot)
+FLOAT_DOT = Kernel(_float_dot, _float_dot_result, _takes_float_dot, calls_kernels=True)
 INTEGER_CONV = Kernel(_integer_conv, _integer_conv_result, _takes)

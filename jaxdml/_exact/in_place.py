@@ -13,7 +13,8 @@ from jax.extend.core import Literal
 from jaxdml._exact.flat import FlatEqn
 from jaxdml._exact.rows import CODES_OF, ROW_PROGRAM
 
-VIEWS = tuple(name for name, codes in CODES_OF.items() if not codes) + ("optimization_barrier",)
+# XLA may drop these, so that their results lie in the memory of their operands.
+VIEWS = (*(name for name, codes in CODES_OF.items() if not codes), "optimization_barrier", "slice", "transpose")
 
 
 def with_overwritten_operands(eqns: Sequence[FlatEqn], outvars: Iterable[Any]) -> list[FlatEqn]:

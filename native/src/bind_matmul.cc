@@ -54,9 +54,10 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   for (const Buffer& x : {b_scale, b_zero_point})
     JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b needs one element, or one per column");
   JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
-  JAXDML_EXPECT(bias.element_type() == (is_float ? ffi::DataType::F32 : ffi::DataType::S32) &&
-                    leads(bias, y, leading, leading + 1),
-                "the bias is neither int32 nor a float32 product's type, or its leading dimensions differ");
+  JAXDML_EXPECT(
+      bias.element_type() == (is_float ? ffi::DataType::F32 : ffi::DataType::S32) &&
+          leads(bias, y, leading, leading + 1),
+      "the bias is not int32, or float32 if the product is, or its leading dimensions differ from the product's");
   const bool has_bias = bias.dimensions()[leading] == columns;
   JAXDML_EXPECT(has_bias || bias.dimensions()[leading] == 0, "the bias needs one element per column");
   const Size packed_bytes = matrix_bytes(kernels, depth, columns);

@@ -40,7 +40,7 @@ struct Matmul {
   bool is_raw;  // b is not packed, and no other problem uses this b
   Scales a_scale, b_scale, y_scale;
   ZeroPoints a_zero_point, b_zero_point, y_zero_point;
-  const int32_t* bias;  // of each column, in bits of float32 if y is; null if there is no bias
+  const int32_t* bias;  // of each column, or the bits of floats if y is float32; null if there is no bias
   void* y;
   Type type;  // y's type; kInt32 stores the sums without requantization
 };

@@ -21,12 +21,13 @@ namespace jaxdml::JAXDML_ISA {
 
 // The epilogue's parameters of each column.
 struct Columns {
-  int32_t* sums;                  // the sum of the column, minus depth times the column's zero point
-  int32_t *zero_points, *biases;  // of Matmul::bias
-  float* scales;                  // b's scale if rows have scales of their own, otherwise the sums' multiplier
+  int32_t* sums;  // the sum of the column, minus depth times the column's zero point
+  int32_t* zero_points;
+  int32_t* biases;      // 0 in products in floats
+  float* float_biases;  // in products in floats
+  float* scales;        // b's scale if rows have scales of their own, otherwise the sums' multiplier
 };
 
-constexpr int32_t kNegativeZero = INT32_MIN;  // in bits of float32; adding it changes no float
 constexpr int64_t kRowsOfOne = 96;            // an item with more rows may be halved to occupy more threads
 constexpr int64_t kMostRawRows = kRowsOfOne;  // the maximum number of rows of a product with a raw matrix
 // Each item packs its panels of a raw matrix. There is one block of rows, so that no panel is packed twice.
@@ -73,7 +74,7 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   plan.columns = take<Columns>(arena, count);
   for (int64_t i = 0; i < count; i++) {
     const Columns columns = {take<int32_t>(arena, width), take<int32_t>(arena, width), take<int32_t>(arena, width),
-                             take<float>(arena, width)};
+                             take<float>(arena, one.type == Type::kFloat32 ? width : 0), take<float>(arena, width)};
     if (arena.block) plan.columns[i] = columns;
   }
   plan.copy_bytes = plan.is_copied ? round_up(plan.rows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;
@@ -129,9 +130,14 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   for (int64_t n = first; n < end; n++) zero_points[n] = as_weight(of_b, n);
   for (int64_t n = end; n < last; n++) zero_points[n] = 0;
   int32_t* const biases = columns.biases;
-  const int32_t none = one.type == Type::kFloat32 ? kNegativeZero : 0;
-  for (int64_t n = first; n < end; n++) biases[n] = one.bias ? one.bias[n] : none;
+  const bool is_float = one.type == Type::kFloat32;
+  for (int64_t n = first; n < end; n++) biases[n] = one.bias && !is_float ? one.bias[n] : 0;
   for (int64_t n = end; n < last; n++) biases[n] = 0;
+  float* const float_biases = columns.float_biases;
+  if (is_float) {
+    for (int64_t n = first; n < last; n++) float_biases[n] = -0.0f;  // adding -0 changes no float
+    if (one.bias) memcpy(float_biases + first, one.bias + first, size_t(at_least(end - first, 0) * 4));
+  }
   const uint32_t depth = uint32_t(one.depth);
   int32_t* const to = columns.sums;
   for (int64_t n = first; n < last; n++) to[n] = int32_t(uint32_t(sums[n - first]) - depth * uint32_t(zero_points[n]));
@@ -161,29 +167,35 @@ template <int V>
 JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has_zero_points, const Row& row,
                              const I32 (&sums)[V], int64_t m, int64_t n) {
   const int64_t count = at_most(V * kLanes, one.columns - n);
-  const bool has_scales = has_row_scales(one), is_float = one.type == Type::kFloat32;
+  const bool has_scales = has_row_scales(one);
   I32 totals[V];
 #pragma GCC unroll 8
   for (int v = 0; v < V; v++) {
     const int64_t at = n + v * kLanes;
-    totals[v] = is_float ? sums[v] : add(sums[v], load(columns.biases + at));
+    totals[v] = add(sums[v], load(columns.biases + at));
     totals[v] = subtract(totals[v], multiply(splat(row.zero_point), load(columns.sums + at)));
     if (has_zero_points) totals[v] = subtract(totals[v], multiply(splat(row.sum), load(columns.zero_points + at)));
   }
   alignas(64) uint8_t bytes[V * kLanes * 4];
   if (one.type == Type::kInt32) {
     for (int v = 0; v < V; v++) store(bytes + v * kBytes, totals[v]);
+  } else if (one.type == Type::kFloat32) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      const int64_t at = n + v * kLanes;
+      F32 multiplier = load_floats(columns.scales + at);
+      if (has_scales) multiplier = product(splat(row.a_scale), multiplier);
+      store(bytes + v * kBytes, (I32)(scaled(totals[v], multiplier) + load_floats(columns.float_biases + at)));
+    }
   } else {
     F32 values[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
       F32 multiplier = load_floats(columns.scales + n + v * kLanes);
-      if (has_scales) multiplier = product(splat(row.a_scale), multiplier);
-      if (has_scales && !is_float) multiplier = multiplier / splat(row.y_scale);
+      if (has_scales) multiplier = product(splat(row.a_scale), multiplier) / splat(row.y_scale);
       values[v] = scaled(totals[v], multiplier);
-      if (is_float) store(bytes + v * kBytes, (I32)(values[v] + (F32)load(columns.biases + n + v * kLanes)));
     }
-    if (!is_float) store_saturated(bytes, values, row.output);
+    store_saturated(bytes, values, row.output);
   }
   const int64_t size = size_of(one.type);
   copy_bytes(static_cast<uint8_t*>(one.y) + (m * one.columns + n) * size, bytes, count * size);

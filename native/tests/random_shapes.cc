@@ -188,10 +188,10 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
   const int64_t rows = is_set(kernels, "amx_int8") ? 32 : 6;
   const int64_t block = one.is_raw ? std::max<int64_t>((256 << 10) + 128, 64 * (one.depth + 3)) : 0;
   for (const int64_t threads : {1, 2, 3, 16, 200}) {
-    const int64_t plain = count * (16 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
+    const int64_t plain = count * (20 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
     const int64_t by_strassen = std::max(plain, 4 * (operands + count * one.rows * one.columns * size));
     const int64_t most = is_by_strassen ? by_strassen : plain;
-    const int64_t documented = count * (16 * one.columns + 1024) + threads * (66 * one.depth + (521 << 10));
+    const int64_t documented = count * (20 * one.columns + 1024) + threads * (66 * one.depth + (521 << 10));
     const int64_t least = is_by_strassen && documented <= by_strassen ? threads * 130 * one.depth : 0;
     const int64_t bytes = kernels.matmul_scratch(problems.data(), count, threads);
     if (least <= bytes && bytes <= most) continue;

@@ -81,11 +81,13 @@ def test_products_in_floats(name):
     """The kernel writes floats, and adds a bias of the columns; XLA scales int32 sums only for other biases."""
     a_scale, b_scale, bias, has_sums = FLOAT_PRODUCTS[name]
 
-    def multiply(a, module=dml, b=B):
+    def multiply(a, module=dml, b=B, a_scale=a_scale):
         return module.matrix_multiply_integer_to_float(a, a_scale, np.uint8(3), b, b_scale, np.int8(-5), bias)
 
     assert_same_bits(multiply(A), multiply(A, reference))
     assert_same_bits(multiply(A, b=dml.prepare_matrix_multiply_b(B)), multiply(A, reference))
+    gradient = jax.grad(lambda scale: multiply(A, a_scale=scale).astype(np.float32).sum())
+    assert native_calls(gradient, a_scale) == ["matmul"]
     hlo = jax.jit(multiply).lower(A).compile().as_text()
     assert ("s32[5,20]" in hlo) == has_sums
     assert hlo.count("jaxdml_cpu_matmul") == 1

@@ -278,6 +278,23 @@ OVERWRITING = {
     "a reshape": (lambda a: jax.nn.softmax(scores(a).reshape(2, 10, 20), -1), True),
     "a reshape in a call": (lambda a: jax.nn.softmax(apart(a), -1), True),
     "a reshape of a result": (lambda a: (lambda y: (y, jax.nn.softmax(y.reshape(2, 10, 20), -1)))(scores(a)), False),
+    "an order of axes that XLA drops": (
+        lambda a: (lambda y: (y, jax.nn.softmax(lax.transpose(y[:, None], (1, 0, 2)), -1)))(scores(a)),
+        False,
+    ),
+    "a slice that XLA drops": (
+        lambda a: (lambda y: (y, jax.nn.softmax(lax.slice(y, (0, 0), (20, 20)), -1)))(scores(a)),
+        False,
+    ),
+    "a barrier": (lambda a: jax.nn.softmax(lax.optimization_barrier(scores(a)), -1), True),
+    "a barrier before a result": (
+        lambda a: (lambda y: (y, jax.nn.softmax(lax.optimization_barrier(y), -1)))(scores(a)),
+        False,
+    ),
+    "a narrow operand first": (
+        lambda a: jax.nn.softmax(lax.slice(a, (0, 0), (20, 1)).astype(np.float32) * scores(a), -1),
+        True,
+    ),
     "one long row": (lambda a: jax.nn.silu(scores(a)), True),
     "sums": (lambda a: jnp.abs(scores(a)).sum(-1), False),
 }
@@ -298,6 +315,29 @@ def test_programs_overwrite_operands_that_nothing_else_reads(name):
     mapped = jax.jit(jax.vmap(f))(many)
     jax.tree.map(lambda got, one: assert_same_bits(got[0], one), mapped, wanted)
     jax.tree.map(lambda got, one: assert_same_bits(got[1], one), mapped, jax.jit(f)(a[::-1]))
+
+
+@needs_native
+def test_only_operands_of_the_shape_of_a_mapped_result_are_overwritten():
+    f = dml.exact(lambda a, x: jax.nn.softmax(scores(a) + x, -1))
+    a, x = np.tile(A, (4, 1)), array(3, 20, 20)
+    mapped = jax.jit(jax.vmap(f, (None, 0)))(a, x)
+    for got, one in zip(mapped, x, strict=True):
+        assert_same_bits(got, jax.jit(f)(a, one))
+
+
+@needs_native
+def test_the_scores_of_dynamic_attention_are_overwritten():
+    """Matrices with scales of their own keep both batch dimensions, so that no reshape follows their product."""
+
+    def attend(_, q, k):
+        return jax.nn.softmax(jnp.einsum("bhqd,bhkd->bhqk", q, k), -1)
+
+    q, k = array(2, 3, 20, 8), array(2, 3, 20, 8)
+    model = dml.ptq.quantize(attend, {}, [(q, k)], products="dynamic", floats="exact", progress=False)
+    hlo = jax.jit(model.apply).lower(model.params, q, k).compile().as_text()
+    assert hlo.count("output_to_operand_aliasing") == 1
+    assert not re.search(r"f32\[\S* copy\(", hlo.replace("f32[2,3,8,20]", ""))
 
 
 @needs_native
