@@ -23,8 +23,7 @@ struct LstmRoom {
 
 static int64_t take_room(const Lstm& one, Arena& arena, LstmRoom& room) {
   const int64_t size = one.batch * one.units, width = padded_columns(kGates * one.units);
-  room.columns = {take<int32_t>(arena, width), take<int32_t>(arena, width), take<int32_t>(arena, width),
-                  take<float>(arena, width)};
+  room.columns = take_columns(Type::kFloat32, width, arena);
   room.h = take<float>(arena, size);
   room.bytes = take<uint8_t>(arena, size);
   room.cells = take<Cell>(arena, kRows * row_cells(padded_depth(one.units)));

@@ -28,6 +28,11 @@ struct Columns {
   float* scales;        // b's scale if rows have scales of their own, otherwise the sums' multiplier
 };
 
+JAXDML_INLINE Columns take_columns(Type type, int64_t width, Arena& arena) {
+  return {take<int32_t>(arena, width), take<int32_t>(arena, width), take<int32_t>(arena, width),
+          take<float>(arena, type == Type::kFloat32 ? width : 0), take<float>(arena, width)};
+}
+
 constexpr int64_t kRowsOfOne = 96;            // an item with more rows may be halved to occupy more threads
 constexpr int64_t kMostRawRows = kRowsOfOne;  // the maximum number of rows of a product with a raw matrix
 // Each item packs its panels of a raw matrix. There is one block of rows, so that no panel is packed twice.
@@ -73,8 +78,7 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   plan.column_blocks = ceil_div(width, plan.column_block);
   plan.columns = take<Columns>(arena, count);
   for (int64_t i = 0; i < count; i++) {
-    const Columns columns = {take<int32_t>(arena, width), take<int32_t>(arena, width), take<int32_t>(arena, width),
-                             take<float>(arena, one.type == Type::kFloat32 ? width : 0), take<float>(arena, width)};
+    const Columns columns = take_columns(one.type, width, arena);
     if (arena.block) plan.columns[i] = columns;
   }
   plan.copy_bytes = plan.is_copied ? round_up(plan.rows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;

@@ -842,7 +842,7 @@ Case lstm_case(Random& random, int64_t steps, int64_t batch, int64_t units, int6
       all[i].last_c = all[i].last_h + size;
     }
     const int64_t bytes = kernels.lstm_scratch(one, pool.threads);
-    if (bytes > pool.threads * (76 * one.units + 21 * size + 2560)) {
+    if (bytes > pool.threads * (92 * one.units + 21 * size + 2816)) {
       fprintf(stderr, "%lld bytes of scratch memory for LSTM\n", (long long)bytes);
       abort();
     }
