@@ -275,3 +275,114 @@ def test_axes_of_values_may_not_depend_on_sizes(name):
     model = dml.ptq.quantize(TURNED[name], p, [normal(1, 6)], progress=False)
     with pytest.raises(dml.ptq.PtqError, match="depend on the sizes of the inputs"):
         model.apply(model.params, normal(6, 6))
+
+
+def looped(step, h, *, count=3):
+    return lax.scan(lambda h, _: (step(h), None), h, None, length=count)[0]
+
+
+def total(count):
+    return jnp.arange(count, dtype=np.float32).sum()
+
+
+def times(count):
+    return lambda v: np.float32(count) * np.asarray(v)
+
+
+def doubled(v):
+    return 2 * np.asarray(v)
+
+
+def called(f, v):
+    return jax.pure_callback(f, jax.ShapeDtypeStruct(v.shape, v.dtype), v)
+
+
+def while_below(step, h):
+    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, step(c[1])), (0, h))[1]
+
+
+def reciprocal(h, count):
+    return lax.custom_linear_solve(lambda y: count * y, h, lambda _, y: y / count)
+
+
+IN_BODIES = {  # functions of params and the batch size, which is inside of a loop, a branch or a callback
+    "iota in a scan": lambda p, count: looped(lambda h: h + total(count), p["v"]),
+    "broadcast in a scan": lambda p, count: looped(lambda h: h + jnp.broadcast_to(h[:1], (count,)).sum(), p["v"]),
+    "slice in a scan": lambda p, count: looped(lambda h: jnp.tanh(h) + p["w"][:count].sum(0), p["v"]),
+    "dynamic slice in a scan": lambda p, count: looped(
+        lambda h: h + lax.dynamic_slice(p["w"], (h[0].astype(int), 0), (count, 6)).sum(0), p["v"]
+    ),
+    "reshape in a scan": lambda p, count: looped(
+        lambda h: h + jnp.cumsum(p["w"].reshape(count, -1)[:, :6], 0)[0], p["v"]
+    ),
+    "iota in a while loop": lambda p, count: while_below(lambda h: h + total(count), p["v"]),
+    "iota in a branch": lambda p, count: lax.cond(p["v"][0] > -9, lambda h: h + total(count), lambda h: h, p["v"]),
+    "iota in a map": lambda p, count: lax.map(lambda row: row + total(count), p["w"][:1])[0],
+    "literal of a jitted function": lambda p, count: looped(jax.jit(lambda h: h * float(count)), p["v"]),
+    "array of a jitted function": lambda p, count: looped(jax.jit(lambda h: h + np.full(6, count, np.float32)), p["v"]),
+    "cast in a scan": lambda p, count: looped(
+        lambda h: (100 * h).astype(np.int8 if count == 3 else np.int16).astype(np.float32), p["v"]
+    ),
+    "iota of a linear function": lambda p, count: reciprocal(p["v"], 1 + total(count)),
+    "callback": lambda p, count: called(times(count), p["v"]),
+    "callback in a scan": lambda p, count: looped(lambda h: called(times(count), h), p["v"]),
+}
+READERS = {  # how integers hold a value: the product has the batch's rows
+    "bias": lambda p, x, value: x @ p["w"] + value[None],
+    "scale": lambda p, x, value: x @ p["w"] * value[None],
+    "weights": lambda p, x, value: x @ (p["w"] * value[None]),
+}
+
+
+def parts_of_bodies():
+    return {"w": W / 4, "v": 1 + normal(6) ** 2}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", IN_BODIES)
+def test_values_that_integers_hold_may_not_depend_on_sizes_in_bodies(name, reader):
+    def apply(p, x):
+        return READERS[reader](p, x, IN_BODIES[name](p, len(x)))
+
+    p, x = parts_of_bodies(), normal(6, 6)
+    model = dml.ptq.quantize(apply, p, [x[:3]], progress=False)
+    assert decibels(model.apply(model.params, x[:3]), in_floats(apply, p, x[:3])) > 25
+    with pytest.raises(dml.ptq.PtqError, match="depend on the sizes of the inputs"):
+        model.apply(model.params, x)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", IN_BODIES)
+def test_floats_may_depend_on_sizes_in_bodies(name):
+    def apply(p, x):
+        return jnp.tanh(x @ p["w"]) + jnp.sin(IN_BODIES[name](p, len(x))).sum()
+
+    p, x = parts_of_bodies(), normal(6, 6)
+    model = dml.ptq.quantize(apply, p, [x[:3]], progress=False)
+    for batch in (x, x[:2], x[:1]):
+        assert decibels(model.apply(model.params, batch), in_floats(apply, p, batch)) > 25
+
+
+KEY = jax.random.key(3)
+WITHOUT_SIZES = {  # bodies that hold functions, but no sizes
+    "activation": lambda h: jax.nn.relu(h) + jax.nn.logsumexp(h),
+    "reduction": lambda h: lax.reduce(h, np.float32(0), lambda a, b: a + 2 * b, (0,)) / 9 + h,
+    "random": lambda h: h + jax.random.normal(jax.random.key(3), h.shape),
+    "key of a jitted function": jax.jit(lambda h: h + jax.random.normal(KEY, h.shape)),
+    "search": lambda h: jnp.searchsorted(jnp.sort(h), h).astype(np.float32),
+    "checkpoint": jax.checkpoint(jnp.tanh),
+    "callback": lambda h: called(doubled, h),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", WITHOUT_SIZES)
+def test_functions_in_bodies_do_not_depend_on_sizes(name):
+    def apply(p, x):
+        return x @ p["w"] + looped(WITHOUT_SIZES[name], p["v"])[None]
+
+    p, x = parts_of_bodies(), normal(6, 6)
+    model = dml.ptq.quantize(apply, p, [x[:3]], progress=False)
+    for batch in (x, x[:1]):
+        assert decibels(model.apply(model.params, batch), in_floats(apply, p, batch)) > 25

@@ -8,11 +8,9 @@ elements lie, which `places_of` does.
 import itertools
 from typing import Any
 
-import numpy as np
-
 from jaxdml.ptq._trace.equations import Equation, Program
 from jaxdml.ptq._trace.fixed import AXES, ELEMENT_WISE, FixedValues
-from jaxdml.ptq._trace.signature import digest, params_text
+from jaxdml.ptq._trace.signature import bits, digest, params_text
 
 # Primitives that keep the order of elements: a result whose varying axes have the input's sizes has the same elements.
 SPREADING = ("broadcast_in_dim", "reshape", "squeeze", "tile")
@@ -35,12 +33,6 @@ def contents_of(program: Program, fixed: FixedValues) -> dict[str, str]:
         for place, name in enumerate(equation.outputs):
             contents[name] = digest("\n".join((*read, str(place))).encode())
     return contents
-
-
-def bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
-    """Type, shape and bytes of an array."""
-    array = np.asarray(value)
-    return str(array.dtype), array.shape, array.tobytes()
 
 
 def _keeps_elements(equation: Equation, program: Program, fixed: FixedValues) -> bool:
@@ -76,7 +68,8 @@ def _params(equation: Equation, program: Program, fixed: FixedValues) -> tuple[s
     if equation.name in KNOWN:
         return params_text(_of_axes(equation, program, fixed)), str((varying, _sizes(equation, program, fixed)))
     places = [places_of(name, None, program, fixed) for name in values]
-    return equation.params_text, str((varying, _sizes(equation, program, fixed), places))
+    text = "" if equation.called else params_text(equation.params, in_full=True)
+    return text, str((varying, _sizes(equation, program, fixed), places))
 
 
 def _sizes(equation: Equation, program: Program, fixed: FixedValues) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from jaxdml.ptq._trace.contents import bits, contents_of, places_of
+from jaxdml.ptq._trace.contents import contents_of, places_of
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
 from jaxdml.ptq._trace.fixed import IDENTITIES, FixedValues
-from jaxdml.ptq._trace.signature import digest, holds_code
+from jaxdml.ptq._trace.signature import bits, digest, holds_code
 
 MOVERS = IDENTITIES | {
     "broadcast_in_dim", "convert_element_type", "dynamic_slice", "expand_dims", "gather", "pad", "reshape", "rev",
