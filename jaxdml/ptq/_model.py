@@ -101,7 +101,8 @@ class Model:
           *inputs: inputs of the float function. Their sizes may differ from those in calibration.
 
         Returns:
-          A pytree of the same structure, shapes and types as the float function's result. All derivatives are 0.
+          A pytree of the same structure, shapes and types as the float function's result. Derivatives through integers
+          are 0; only floats have others, such as the input of a residual connection and the scales of dynamic products.
 
         Raises:
           PtqError: if params have the wrong structure, shape or type, if an input is not made of numbers, or if the

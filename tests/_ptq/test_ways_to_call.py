@@ -176,6 +176,25 @@ def test_floats_beside_numbers_in_shard_map():
     assert_same_bits(jax.jit(mapped)(model.params, x), model.apply(model.params, x))
 
 
+ROW = np.random.default_rng(0).standard_normal(6).astype(np.float32)
+DERIVATIVES = {  # a function, the kind of products, and where the derivatives of its results are not 0
+    "integers": (lambda w, x: x @ w, "static", np.zeros((6, 6), bool)),
+    "a residual connection": (lambda w, x: x @ w + x, "static", np.eye(6, dtype=bool)),
+    "scales of rows": (lambda w, x: x @ w, "dynamic", np.tile(np.isin(ROW, (ROW.min(), ROW.max())), (6, 1))),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_only_floats_have_derivatives(name):
+    apply, products, is_any = DERIVATIVES[name]
+    w = np.random.default_rng(1).standard_normal((6, 6)).astype(np.float32)
+    model = dml.ptq.quantize(apply, w, [ROW[None]], products=products, progress=False)
+    derivatives = jax.jit(jax.jacobian(lambda row: model.apply(model.params, row[None])[0]))(ROW)
+    np.testing.assert_array_equal(np.asarray(derivatives) != 0, is_any)
+    if products == "static":
+        assert_same_bits(derivatives, is_any.astype(np.float32))
+
+
 @pytest.mark.rare
 def test_eight_devices(tmp_path):
     """In a process of its own: a batch that is sharded, and parts of it in shard_map."""
