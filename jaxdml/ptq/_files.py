@@ -27,7 +27,7 @@ from jaxdml.errors import FileError, PtqError, PtqFileError, api_boundary, path_
 from jaxdml.ptq._choose.modes import STATIC, BlockMode, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
 from jaxdml.ptq._integers.operators import operator_named
-from jaxdml.ptq._model import Model
+from jaxdml.ptq._model import Model, check_apply
 from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
@@ -151,8 +151,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     Raises:
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.
     """
-    if not callable(apply):
-        raise PtqError(f"apply is of type {type(apply).__name__}, expected the function that was quantized")
+    check_apply(apply, "the function that was quantized")
     path = path_of("path", path, PtqError)
     try:
         with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:

@@ -304,3 +304,15 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<jaxdml.ptq.Model of {len(self._fused.nodes)} nodes, fingerprint {self.fingerprint}>"
+
+
+def check_apply(apply: Any, expected: str) -> None:
+    """Validates the argument `apply` of `quantize` and `load`.
+
+    Raises:
+      PtqError: if it is a model, or not callable.
+    """
+    if isinstance(apply, Model):
+        raise PtqError("apply is a quantized model: pass the float function that the model was quantized from")
+    if not callable(apply):
+        raise PtqError(f"apply is of type {type(apply).__name__}, expected {expected}")

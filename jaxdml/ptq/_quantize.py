@@ -24,7 +24,7 @@ from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
 from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
 from jaxdml.ptq._integers.insert import Parameters, quantized_graph
-from jaxdml.ptq._model import Model
+from jaxdml.ptq._model import Model, check_apply
 from jaxdml.ptq._trace.traced import Traced
 from jaxdml.ptq._trace.values import WIDE, Value
 from jaxdml.typing import DType
@@ -128,7 +128,8 @@ def quantize(
             floats=floats, numerics=numerics, progress=False,
         )  # fmt: skip
 
-    check_params(apply, params)
+    check_apply(apply, "a function: apply(params, *inputs)")
+    check_params(params)
     first, stream = batches_of(batches)
     traced = Traced(apply, params)
     with named(0):

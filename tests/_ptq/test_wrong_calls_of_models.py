@@ -50,9 +50,19 @@ def test_a_model_that_is_called_itself():
         with pytest.raises(TypeError, match=CALLED) as caught:
             call(X)
         assert isinstance(caught.value, ArgumentTypeError)
-    with pytest.raises(TypeError, match=CALLED):
-        dml.ptq.quantize(model, model.params, [X], progress=False)
     assert is_right(model, mlp, PARAMS, X)
+
+
+def test_a_model_in_place_of_its_function(tmp_path):
+    """The function that the error asks for works."""
+    model, path = quantize(), tmp_path / "model.npz"
+    dml.ptq.save(path, model)
+    words = "^apply is a quantized model: pass the float function that the model was quantized from$"
+    with pytest.raises(PtqError, match=words):
+        dml.ptq.quantize(model, model.params, [X], progress=False)
+    with pytest.raises(PtqError, match=words):
+        dml.ptq.load(path, model)
+    assert is_right(dml.ptq.load(path, mlp), mlp, PARAMS, X)
 
 
 def test_params_that_were_changed_in_place():

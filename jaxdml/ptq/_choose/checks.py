@@ -1,6 +1,6 @@
 """Validates the arguments `apply` and `params` of `quantize`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -26,16 +26,14 @@ def check_outside(reads: str, *arrays: Any) -> None:
         raise PtqError(f"{reads}: call it outside of jax.jit and other transformations")
 
 
-def check_params(apply: Callable[..., Any], params: Any) -> None:
-    """Validates `apply` and `params`.
+def check_params(params: Any) -> None:
+    """Validates `params`.
 
     Raises:
-      PtqError: if apply is not a function, or if a leaf of params is not an array, is traced, is a random key, or has
-        the byte order of other machines.
+      PtqError: if a leaf of params is not an array, is traced, is a random key, or has the byte order of
+        other machines.
     """
     check_outside("quantize computes with the values of params and batches", params)
-    if not callable(apply):
-        raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: apply(params, *inputs)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
             where = f"params{jax.tree_util.keystr(path)}"
