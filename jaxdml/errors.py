@@ -1,6 +1,7 @@
 """The exceptions. Every error about a call or a desc is a DescError, which names the operator, tensor and rule."""
 
 import difflib
+import errno
 import functools
 import inspect
 import os
@@ -123,7 +124,7 @@ class FileError(OSError):
     @classmethod
     def of(cls, number: int | None, path: str | os.PathLike[str], *args: str) -> Self:
         """An error made of args; for an error number that has a Python exception, its class derives from both."""
-        python = type(OSError(number, ""))
+        python = FileNotFoundError if number == errno.ENOTDIR else type(OSError(number, ""))  # no file is in a file
         kinds = [each for each in cls.__subclasses__() if python is not OSError and issubclass(each, python)]
         error = kinds[0](*args) if kinds else cls(*args)
         error.errno, error.strerror = number, None if number is None else os.strerror(number)
@@ -211,6 +212,36 @@ def path_of(name: str, path: Any, error: Callable[[str], Exception] = ArgumentTy
     if not isinstance(path, str | os.PathLike):
         raise error(f"{name} is of type {type(path).__name__}, expected a path")
     return Path(path)
+
+
+def file_path(path: str | os.PathLike[str], kind: type[FileError]) -> Path:
+    """The path of a file as a Path.
+
+    Raises:
+      FileError, of the given kind: if no file can have this path.
+    """
+    text = os.fspath(path)  # a Path leaves out a separator at the end
+    if "\0" in text:
+        raise kind.of(errno.EINVAL, text, f"path is {text!r}, and a path cannot contain a NUL character")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        wrong = f"path is {text!r}, and a path cannot contain the character {text[error.start]!r}"
+        raise kind.of(errno.EINVAL, text, wrong) from error
+    if text.endswith(tuple(filter(None, (os.sep, os.altsep)))):
+        wrong = "path ends with a separator, so it names a folder; expected the path of a file"
+        raise kind.of(errno.EISDIR, text, f"{wrong}: {text!r}")
+    return Path(path)
+
+
+def check_regular(path: Path, kind: type[FileError], text: str) -> None:
+    """Checks that nothing or a regular file has the path. Opening a pipe would wait for the program that writes to it.
+
+    Raises:
+      FileError, of the given kind and with the given text: if it is not so.
+    """
+    if path.exists() and not path.is_file():
+        raise kind.of(errno.EISDIR if path.is_dir() else errno.EINVAL, path, text)
 
 
 def misfit(

@@ -17,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
-from jaxdml.errors import ArgumentTypeError, ModelError, ModelFileError
+from jaxdml.errors import ArgumentTypeError, ModelError, ModelFileError, check_regular, file_path
 from jaxdml.onnx._limits import Budget
 from jaxdml.onnx._tensors import dtype_of
 
@@ -103,7 +103,7 @@ class Reader:
         if isinstance(model, onnx.ModelProto):
             return model
         if isinstance(model, str | PathLike):
-            path = Path(model)
+            path = file_path(model, ModelFileError)
             self._folder = str(path.parent)
             model = self._bytes(path)
         if not isinstance(model, bytes):
@@ -119,17 +119,13 @@ class Reader:
 
     def _bytes(self, path: Path) -> bytes:
         try:
-            if path.exists() and not path.is_file():
-                number = errno.EISDIR if path.is_dir() else errno.EINVAL
-                raise ModelFileError.of(number, path, f"the model cannot be read: {str(path)!r} is not a regular file")
+            check_regular(path, ModelFileError, f"the model cannot be read: {str(path)!r} is not a regular file")
             self._check_size(path.stat().st_size)
             return path.read_bytes()
         except ModelError:
             raise
         except OSError as error:
             raise ModelFileError.of(error.errno, path, f"the model cannot be read: {error}") from error
-        except ValueError as error:  # a NUL character in the path
-            raise ModelError(f"the model cannot be read: {error}") from error
 
     def _check_size(self, size: int) -> None:
         if size > self.budget.limits.file_bytes:

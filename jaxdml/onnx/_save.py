@@ -17,7 +17,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml
 from jaxdml._graph.grids import NIBBLES
-from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileError, PtqError, api_boundary, path_of
+from jaxdml.errors import (
+    ArgumentTypeError,
+    DescError,
+    ModelError,
+    ModelFileError,
+    PtqError,
+    api_boundary,
+    file_path,
+    path_of,
+)
 from jaxdml.onnx._table import MICROSOFT
 from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.graph import graph_of
@@ -108,11 +117,8 @@ def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> Non
     if not isinstance(model, Model):
         text = f"model is of type {type(model).__name__}, expected a jaxdml.ptq.Model"
         raise ArgumentTypeError(f"{text}: write save(model, path) with what jaxdml.ptq.quantize returned")
-    if "\0" in str(path_of("path", path)):
-        raise DescError(f"path is {str(path)!r}, and a path cannot contain a NUL character")
-    if str(path).endswith(tuple(filter(None, (os.sep, os.altsep)))):
-        text = "path ends with a separator, so it names a folder; expected the path of a file"
-        raise ModelFileError.of(errno.EISDIR, path, f"{text}: {str(path)!r}")
+    path_of("path", path)
+    file_path(path, ModelFileError)
     for name, value in choices.items():
         if not isinstance(value, str) or value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")

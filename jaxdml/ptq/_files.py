@@ -23,7 +23,7 @@ import numpy as np
 from jaxdml._graph.floats import EXACT, FLOATS, VERSION, XLA, Floats, wrong_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
-from jaxdml.errors import FileError, PtqError, PtqFileError, api_boundary, path_of
+from jaxdml.errors import FileError, PtqError, PtqFileError, api_boundary, check_regular, file_path, path_of
 from jaxdml.ptq._choose.modes import STATIC, BlockMode, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
 from jaxdml.ptq._integers.operators import operator_named
@@ -62,7 +62,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     """
     if not isinstance(model, Model):
         raise PtqError(f"save was given {type(model).__name__}, expected a model: write save(path, model)")
-    graph, traced, path = model.graph, model.traced, path_of("path", path, PtqError)
+    path_of("path", path, PtqError)
+    graph, traced, path = model.graph, model.traced, file_path(path, PtqFileError)
     names = list(graph.constants)
     arrays = dict[str, np.ndarray]()
     for number, name in enumerate(names):
@@ -90,13 +91,11 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def check_target(path: Path, kind: type[FileError]) -> None:
-    """Checks that path has no NUL character, is not a folder, and lies in one.
+    """Checks that path is not a folder, and lies in one.
 
     Raises:
       FileError, of the given kind: if it is not so.
     """
-    if "\0" in str(path):
-        raise kind.of(errno.EINVAL, path, f"path is {str(path)!r}, and a path cannot contain a NUL character")
     if not path.parent.is_dir():
         raise kind.of(errno.ENOENT, path.parent, f"there is no folder {path.parent} to write {path.name} to")
     if path.is_dir():
@@ -152,8 +151,10 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.
     """
     check_apply(apply, "the function that was quantized")
-    path = path_of("path", path, PtqError)
+    path_of("path", path, PtqError)
+    path = file_path(path, PtqFileError)
     try:
+        check_regular(path, PtqFileError, f"{path} cannot be read: it is not a regular file")
         with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:
             text = json.loads(bytes(arrays[TEXT]))
             if text["format"] not in (FORMAT, *EARLIER):
@@ -173,11 +174,11 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             numerics = text.get("numerics", DIRECTML)  # models of formats 2 and 3 always have DirectML's formulas
             if numerics not in QUANTIZED:
                 raise ValueError("numerics")
+    except PtqError:
+        raise
     except OSError as error:
         raise PtqFileError.of(error.errno, path, f"{path} cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
-        if isinstance(error, PtqError):
-            raise
         raise PtqError(f"{path} {DAMAGED}") from error
     if params is None and skeleton is None:
         others = "nodes other than lists, tuples, and dicts with strings as keys"

@@ -138,7 +138,7 @@ def test_no_models(tmp_path):
     refused(tmp_path, "not a regular file")
     refused(os.devnull, "not a regular file")
     refused(tmp_path / "missing.onnx", "missing.onnx")
-    refused("nul\0byte", "cannot be read")
+    refused("nul\0byte", "cannot contain a NUL character")
     refused(onnx.ModelProto(), "not an ONNX file")
 
 

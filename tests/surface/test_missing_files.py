@@ -165,9 +165,45 @@ def refuse(monkeypatch):
     monkeypatch.setattr("io.open", opened)
 
 
-def test_a_nul_character(tmp_path):
-    with pytest.raises(dml.ptq.PtqError, match=r"'[^']*a\\x00b', and a path cannot contain a NUL character"):
-        dml.ptq.save(tmp_path / "a\0b", quantized())
+OF_ONE_FILE = [name for name in ACCESSES if name != "dxdispatch.load"]
+NO_PATHS = {  # the end of a path that no file can have, and the words of its error
+    "a\0b": (r"^path is '[^']*a\\x00b', and a path cannot contain a NUL character$", errno.EINVAL),
+    "a\ud800b": (r"^path is '[^']*a\\ud800b', and a path cannot contain the character '\\ud800'$", errno.EINVAL),
+    f"file{os.sep}": (r"^path ends with a separator, so it names a folder; expected the path of a file", errno.EISDIR),
+}
+
+
+@pytest.mark.parametrize("end", NO_PATHS, ids=ascii)
+@pytest.mark.parametrize("name", OF_ONE_FILE)
+def test_a_path_that_no_file_can_have(name, end, tmp_path):
+    access, kind = ACCESSES[name]
+    words, number = NO_PATHS[end]
+    with pytest.raises(kind, match=words) as caught:
+        access(f"{tmp_path}{os.sep}{end}")
+    assert isinstance(caught.value, errors.FileError)
+    assert (caught.value.errno, caught.value.filename) == (number, f"{tmp_path}{os.sep}{end}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ACCESSES)
+def test_no_file_is_in_a_file(name, tmp_path):
+    access, kind = ACCESSES[name]
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FileNotFoundError) as caught:
+        access(tmp_path / "file" / "other")
+    assert isinstance(caught.value, kind)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only POSIX has pipes among files")
+@pytest.mark.parametrize("name", ACCESSES)
+def test_a_pipe_is_not_opened(name, tmp_path):
+    """Opening it would wait for a program at its other end."""
+    access, kind = ACCESSES[name]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(errors.FileError) as caught:
+        access(tmp_path / "pipe")
+    assert isinstance(caught.value, kind)
+    assert caught.value.errno == errno.EINVAL
 
 
 def test_a_folder_in_place_of_results(tmp_path):
