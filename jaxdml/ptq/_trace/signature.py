@@ -22,7 +22,7 @@ def fingerprint(signature: Sequence[str]) -> str:
 
 def bits(value: Any) -> tuple[str, tuple[int, ...], bytes]:
     """Type, shape and bytes of an array, which may be a random key."""
-    is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
     array = np.asarray(jax.random.key_data(value) if is_key else value)
     return str(array.dtype), array.shape, array.tobytes()
 
