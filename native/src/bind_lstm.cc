@@ -56,9 +56,9 @@ ffi::Error lstm(const Kernels& kernels, ffi::ThreadPool threads, Buffer gates, B
                       weights.dimensions()[leading] == 1,
                   "the weights were packed for another shape");
   } else {
-    JAXDML_EXPECT(
-        is_byte(weights) && is_signed(weights) == is_signed(zero_point) && has_shape(weights, {units, columns}),
-        "the weights' type differs from their zero point's, or their shape does not match the result's");
+    JAXDML_EXPECT(is_byte(weights) && is_signed(weights) == is_signed(zero_point),
+                  "the weights' type differs from their zero point's");
+    JAXDML_EXPECT(has_shape(weights, {units, columns}), "the weights' shape does not match the result's");
   }
   // The last states and y have the same dimensions, where y has the steps before the directions.
   bool is_y = of_y.size() == of_last.size() + 1 && of_y[leading - 1] == steps;
@@ -73,19 +73,19 @@ ffi::Error lstm(const Kernels& kernels, ffi::ThreadPool threads, Buffer gates, B
 
   const FloatMode mode;
   const Pool pool = pool_of(threads, work.number() / kernels.pace);
-  const Scratch packed(is_packed ? 0 : Size(count) * packed_bytes);
+  const int64_t matrices = is_packed ? 0 : product(weights.dimensions(), 0, leading), size = units * columns;
+  const Scratch packed(Size(matrices) * packed_bytes);
   if (!packed.is_there()) return no_memory();
+  const uint8_t* const all_weights = static_cast<const uint8_t*>(weights.untyped_data());
+  const auto packed_at = [&](int64_t matrix) { return packed.at() + matrix * packed_bytes.number(); };
+  for (int64_t i = 0; i < matrices; i++)
+    kernels.pack_matrix(pool, all_weights + i * size, is_signed(weights), units, columns, packed_at(i));
   std::vector<Lstm> problems;
   for (int64_t i = 0; i < count; i++) {
     const auto at = [&](Buffer x) { return reinterpret_cast<float*>(at_problem(x, last_h, leading, i)); };
     const uint8_t* of_weights = at_problem(weights, last_h, leading, i);
-    if (is_packed) {
-      if (!is_sealed(of_weights, packed_bytes.number(), kernels.matrix_mark)) return not_packed("R");
-    } else {
-      uint8_t* const to = packed.at() + i * packed_bytes.number();
-      kernels.pack_matrix(pool, of_weights, is_signed(weights), units, columns, to);
-      of_weights = to;
-    }
+    if (is_packed && !is_sealed(of_weights, packed_bytes.number(), kernels.matrix_mark)) return not_packed("R");
+    if (matrices) of_weights = packed_at(size ? (of_weights - all_weights) / size : 0);
     const int64_t direction = i % directions, first = (i / directions * steps * directions + direction) * batch * units;
     problems.push_back({steps, batch, units, backward[size_t(direction)] != 0, couples_forget, clip, at(gates),
                         reinterpret_cast<const int32_t*>(at(lengths)), at(h), at(c), at(bias),

@@ -152,6 +152,7 @@ SHAPES = {
     "peephole": (np.ones((1, 20), F), "P has shape (1, 20), expected (1, 15)"),
     "ws": (np.ones(20, F), "W_scale has shape (20,), expected (1,) or (1, 20)"),
     "rz": (np.ones((1, 5), np.uint8), "R_zero_point has shape (1, 5), expected (1,) or (1, 20)"),
+    "wz": (np.zeros(1, np.int8), "W_zero_point has type int8, expected uint8, the type of W"),
 }  # fmt: skip
 
 
@@ -159,6 +160,12 @@ SHAPES = {
 def test_wrong_shapes(name):
     value, text = SHAPES[name]
     refused(small(**{name: value}).model(), "DynamicQuantizeLSTM", text)
+
+
+@pytest.mark.parametrize("number", [0, 5])
+def test_zero_points_of_another_type(number):
+    """The type matters even where the zero point is 0, and needs no correction."""
+    refused(small(rz=np.full(1, number, np.int8)).model(), "R_zero_point has type int8, expected uint8")
 
 
 @pytest.mark.parametrize(("name", "text"), [("w", "input 1"), ("r", "input 2"), ("ws", "input 8"), ("rz", "inputs")])

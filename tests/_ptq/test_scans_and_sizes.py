@@ -159,9 +159,9 @@ def test_files_and_exports_of_such_scans(f, tmp_path):
     network = dml.onnx.load(tmp_path / "model.onnx")
     assert_same_bits(jax.tree.leaves(network.apply(network.params, X))[0], model.apply(model.params, X))
     for x in (X, X[:, :4]):
-        ours = model.apply(model.params, x)
-        assert_same_bits(again.apply(again.params, x), ours)
-        assert_same_bits(exported.call(model.params, x), ours)
+        assert_same_bits(again.apply(again.params, x), model.apply(model.params, x))
+        with dml.use_kernels("xla"):  # as in the export: XLA's floats depend on where its programs call kernels
+            assert_same_bits(exported.call(model.params, x), model.apply(model.params, x))
 
 
 # Refused -------------------------------------------------------------------------------------------------------------

@@ -193,6 +193,10 @@ def dynamic_quantize_lstm(
     parameters = {"W_scale": w_scale, "W_zero_point": w_zero_point, "R_scale": r_scale, "R_zero_point": r_zero_point}
     for name, parameter in parameters.items():
         expected(name, parameter, (count,), (count, 4 * hidden))
+    for name, matrices, zero_point in (("W", w, w_zero_point), ("R", r, r_zero_point)):
+        if zero_point.dtype != matrices.dtype:
+            text = f"{name}_zero_point has type {zero_point.dtype}, expected {matrices.dtype}, the type of {name}"
+            raise ModelError(text)
     given = States(x, bias, sequence_lens, initial_h, initial_c, peephole)
     multiply_x = _by_integers(w, w_scale, _unless_zero(w_zero_point))
     run = partial(_quantized_steps, r, r_scale, _unless_zero(r_zero_point), cell=cell)
