@@ -234,14 +234,14 @@ def file_path(path: str | os.PathLike[str], kind: type[FileError]) -> Path:
     return Path(path)
 
 
-def check_regular(path: Path, kind: type[FileError], text: str) -> None:
+def check_regular(path: Path, kind: type[FileError], *args: str) -> None:
     """Checks that nothing or a regular file has the path. Opening a pipe would wait for the program that writes to it.
 
     Raises:
-      FileError, of the given kind and with the given text: if it is not so.
+      FileError, of the given kind and made of args: if it is not so.
     """
     if path.exists() and not path.is_file():
-        raise kind.of(errno.EISDIR if path.is_dir() else errno.EINVAL, path, text)
+        raise kind.of(errno.EISDIR if path.is_dir() else errno.EINVAL, path, *args)
 
 
 def misfit(

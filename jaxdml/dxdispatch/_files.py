@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdml._directml.json_values import Value
-from jaxdml.errors import DxDispatchError, DxDispatchFileError
+from jaxdml.errors import DxDispatchError, DxDispatchFileError, check_regular
 
 _STRING = r'"(?:\\.|[^"\\\n])*"?'  # an unclosed string ends at the line's end, which keeps the search linear
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
@@ -21,9 +21,7 @@ IMAGES = (".png", ".jpg")
 def read_json(path: Path) -> Value:
     """Reads JSON; as in DxDispatch, comments and trailing commas are allowed."""
     try:
-        if path.exists() and not path.is_file():
-            number = errno.EISDIR if path.is_dir() else errno.EINVAL
-            raise DxDispatchFileError.of(number, path, "", f"cannot be read: {path} is not a file")
+        check_regular(path, DxDispatchFileError, "", f"cannot be read: {path} is not a file")
         if path.stat().st_size > MAXIMUM_JSON_BYTES:
             raise DxDispatchError("", f"has {path.stat().st_size} bytes, more than the limit of {MAXIMUM_JSON_BYTES}")
         text = path.read_text("utf-8-sig")
@@ -66,10 +64,10 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
     if path.suffix.lower() in IMAGES:
         raise source.expected("a .npy or raw file; images are not supported")
     try:
-        if not path.is_file():
-            number = errno.EISDIR if path.is_dir() else errno.EINVAL if path.exists() else errno.ENOENT
-            text = f"is {source.value!r}, and there is no such file"
-            raise DxDispatchFileError.of(number, path, source.path, text)
+        text = f"is {source.value!r}, and there is no such file"
+        check_regular(path, DxDispatchFileError, source.path, text)
+        if not path.exists():
+            raise DxDispatchFileError.of(errno.ENOENT, path, source.path, text)
         if path.stat().st_size > limit:
             raise source.fail(f"has {path.stat().st_size} bytes, more than the limit of {limit}; see maximum_bytes")
         if path.suffix.lower() != ".npy":
@@ -88,10 +86,8 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
 def write_data(path: Path, target: Value, array: np.ndarray) -> None:
     """Writes a .npy file or raw bytes."""
     try:
-        if path.exists() and not path.is_file():
-            number = errno.EISDIR if path.is_dir() else errno.EINVAL
-            text = f"is {target.value!r}, which exists and is not a file"
-            raise DxDispatchFileError.of(number, path, target.path, text)
+        text = f"is {target.value!r}, which exists and is not a file"
+        check_regular(path, DxDispatchFileError, target.path, text)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # writing to a hard link would change another file
         with path.open("xb") as file:
