@@ -183,7 +183,7 @@ def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) 
         if not re.fullmatch(r"-?\d+|[A-Za-z_]\w*", word):
             raise ValueError(f"{text!r} has {word!r}, which is neither a number nor a name")
         if not _is_parsed(word):
-            raise ValueError(f"{text!r} has {word!r}, which JAX keeps for itself; choose another name")
+            raise ValueError(f"{text!r} has {word!r}, which JAX reserves; choose another name")
     shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
     if any(is_known(size) and size < 0 for size in shape):
         raise ValueError(f"{text!r} has a negative size; give an unknown size a name")
@@ -194,7 +194,7 @@ def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) 
 
 
 def _is_parsed(word: str) -> bool:
-    """Whether JAX takes a word as a size; it does not take its own functions, such as max, and its placeholder _."""
+    """Whether JAX accepts a word as a size; JAX rejects names of its functions, such as max, and its placeholder _."""
     try:
         export.symbolic_shape(word)
     except Exception:  # JAX raises many kinds of exceptions for wrong specifications
@@ -223,8 +223,8 @@ def _converted(
         if numbers == specs:
             raise
         _of_sizes(model, numbers, options)  # raises the error if it also occurs without symbolic sizes
-        text = f"the argument shapes leaves input sizes open: {_listed(specs)}. Write shapes=None for the sizes of the "
-        text = f"{text}calibration, or numbers in place of some names, because\n{error}"
+        text = f"the argument shapes makes input sizes symbolic: {_listed(specs)}. Write shapes=None for the sizes of "
+        text = f"{text}the calibration, or numbers in place of some names, because\n{error}"
         raise (ModelError(text, error.problems) if isinstance(error, ModelError) else PtqError(text)) from error
 
 

@@ -176,12 +176,12 @@ def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> I
     graph.name = "graph"
     graph.node.extend(node for node in nodes if not any(a.HasField("g") for a in node.attribute))
     for node in graph.node:
-        if node.op_type == "Slice":  # with known bounds, the inference aborts where a wrong file has negative sizes
+        if node.op_type == "Slice":  # with known bounds, the inference aborts on the negative sizes of a malformed file
             node.input[1:] = [""] * (len(node.input) - 1)
     graph.input.extend(proto.graph.input)
     for value in graph.input:
         for size in value.type.tensor_type.shape.dim:
-            if size.dim_value < 0:  # some exporters write -1 for any size, and the inference can abort on it
+            if size.dim_value < 0:  # some exporters write -1 for a dynamic size, on which the inference can abort
                 size.ClearField("dim_value")
     graph.output.extend(proto.graph.output)
     declared = {value.name for value in proto.graph.input}

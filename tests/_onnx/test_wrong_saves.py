@@ -53,8 +53,8 @@ WRONG = {
     "'..., 99' has ', 99' after '...', which stands for all sizes that follow": {"shapes": "..., 99"},
     "'6, ... ?' has '?' after '...', which stands for all sizes that follow": {"shapes": "6, ... ?"},
     "'-1, 8' has a negative size; give an unknown size a name": {"shapes": "-1, 8"},
-    "'max, ...' has 'max', which JAX keeps for itself; choose another name": {"shapes": "max, ..."},
-    "'_, 8' has '_', which JAX keeps for itself; choose another name": {"shapes": "_, 8"},
+    "'max, ...' has 'max', which JAX reserves; choose another name": {"shapes": "max, ..."},
+    "'_, 8' has '_', which JAX reserves; choose another name": {"shapes": "_, 8"},
 }
 
 
@@ -150,7 +150,7 @@ def batch_as_number(w, x):
 def test_a_function_that_needs_numbers_says_to_give_sizes(tmp_path):
     model = made(batch_as_number)
     with pytest.raises(
-        PtqError, match=r"(?s)open: \(float32\[batch, 8\]\). Write shapes=None .*, because\napply cannot be traced"
+        PtqError, match=r"(?s)symbolic: \(float32\[batch, 8\]\). Write shapes=None .*, because\napply cannot be traced"
     ):
         dml.onnx.save(model, tmp_path / "model.onnx")
     saved(model, tmp_path / "model.onnx", shapes=None)

@@ -2,7 +2,8 @@
 
 Floats are truncated to integers. ONNX does not define the result for a float that the integer type cannot hold. Here,
 a cast to 32 or 64 bits saturates, and turns NaN into 0. A cast to fewer bits goes through int32, and keeps the lower
-bits. ONNX Runtime's results differ for floats beyond int32. Casts between integers drop the upper bits.
+bits. ONNX Runtime's results may differ where a cast saturates, or turns NaN into 0. Casts between integers drop the
+upper bits.
 """
 
 from typing import Any

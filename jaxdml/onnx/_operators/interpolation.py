@@ -19,7 +19,7 @@ from jaxdml.onnx._table import BYTE, FLOAT, SCALE, operator
 
 MOST_AXES = 3
 _BITS = 10  # of an integer weight
-_ARRAYS = 11  # of the result's size, in float32 or wider, that NumPy needs at once, at most, for a known result
+_ARRAYS = 11  # for a known result, NumPy needs at most this many arrays of its size at once, in float32 or wider
 _LINEAR: dict[str, Any] = {"mode": "linear", "is_exact": True}
 
 

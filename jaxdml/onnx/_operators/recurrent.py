@@ -206,7 +206,7 @@ def dynamic_quantize_lstm(
 
 
 def _takes_steps(*arrays: Any, cell: Cell) -> bool:
-    """The kernel computes the default activations."""
+    """Whether the kernel takes the call; it computes only the default activations."""
     own = _activations(DEFAULT, (), (), ONE_ANSWER, "")
     return all(each == own for each in cell.activations) and LSTM.takes(*arrays, cell=cell)
 

@@ -50,7 +50,7 @@ def with_gelu(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], output
 
 
 def _roots(nodes: Sequence[Node], constants: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """For each value that arithmetic computes from one root and numbers, the name of the root.
+    """For each value that arithmetic computes from numbers and one other value, its root, the name of the root.
 
     The result of any other node, such as a clip, is itself a root, so that the file keeps that node.
     """

@@ -117,7 +117,7 @@ def average_pool(writer: Writer, node: Node) -> str:
 
 @equation("reduce_window_min")
 def least_of_windows(writer: Writer, node: Node) -> str:
-    """The negative maximum of the negative elements."""
+    """The minimum of each window, as the negated maximum of the negated elements."""
     window, strides, padding = _windows(writer, node)
     negative = writer.emit("Neg", writer.read(node.inputs[0]))
     return writer.emit("Neg", pooled(writer, "MaxPool", negative, window, strides, padding))

@@ -66,7 +66,7 @@ class Writer:
     Attributes:
       options: how the model is written.
       shapes: maps values of the function to shapes and types; sizes may be symbolic.
-      constants: maps values of the function to arrays, where they are known; all but random keys are of NumPy.
+      constants: maps known values of the function to NumPy arrays, but random keys to JAX arrays.
       grids: maps integers of the function to their scale and zero point.
       numbers: for values of the function with symbolic sizes, the number that all their elements equal.
       steps: the 16-bit integers that tables read; the file has floats equal to integer - zero point in their place.
