@@ -31,7 +31,7 @@ class Value(NamedTuple):
             if allowed is not None and name not in allowed:
                 close = difflib.get_close_matches(name, allowed, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"expected {listed(allowed)}"
-                raise self.fail(f"has no field {shown(name)}; {hint}")
+                raise self.fail(f"has an unknown field {shown(name)}; {hint}")
         return {
             name: self._replace(value=value, path=f"{self.path}.{name}" if self.path else name)
             for name, value in self.value.items()

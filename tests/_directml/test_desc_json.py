@@ -130,7 +130,7 @@ WRONG = (
     ({"type": "x", "Type": "x"}, "", "has both Type and type; leave one out"),
     ({"type": "x", "Desc": {}, "desc": {}}, "", "has both Desc and desc; leave one out"),
     ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", 1: 2}, "", "has a member 1, whose name is not a string"),
-    (tensor() | {"flags": 1}, "", "the desc has no field 'flags'; expected "),
+    (tensor() | {"flags": 1}, "", "the desc has an unknown field 'flags'; expected "),
     ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": {"InptTensor": {}}}, "desc", "did you mean InputTensor?"),
     ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": [1]}, "desc", "desc is [1], expected an object"),
     (tensor(DataType="UINT9"), "desc.InputTensor.DataType", "is 'UINT9', expected DML_TENSOR_DATA_TYPE_UNKNOWN"),
@@ -144,7 +144,7 @@ WRONG = (
     (tensor(DimensionCount=2), "desc.InputTensor.DimensionCount", "is 2, expected 1, the length of Sizes"),
     (tensor(Flags="OWNED"), "desc.InputTensor.Flags", "is 'OWNED', expected DML_TENSOR_FLAG_NONE"),
     (tensor(Type="TEXTURE"), "desc.InputTensor.Type", "is 'TEXTURE', expected DML_TENSOR_TYPE_BUFFER"),
-    (tensor(Size=[4]), "desc.InputTensor", "has no field 'Size'; did you mean Sizes?"),
+    (tensor(Size=[4]), "desc.InputTensor", "has an unknown field 'Size'; did you mean Sizes?"),
     (tensor(TotalTensorSizeInBytes=2**64), "desc.InputTensor.TotalTensorSizeInBytes", "expected an integer"),
     (tensor(GuaranteedBaseOffsetAlignment=0.5), "desc.InputTensor.GuaranteedBaseOffsetAlignment", "is 0.5"),
     ({"type": "QUANTIZED_LINEAR_CONVOLUTION", "desc": {"GroupCount": "1"}}, "desc.GroupCount", "is '1'"),
@@ -165,7 +165,7 @@ WRONG = (
     (blocks(QuantizationTensors=[TENSOR, {"Sizes": [4]}]), "desc.QuantizationTensors[1]", "has no DataType, which is"),
     (blocks(QuantizationTensors=[TENSOR, TENSOR | {"DataType": "INT5"}]), "desc.QuantizationTensors[1].DataType",
      "; did you mean DML_TENSOR_DATA_TYPE_INT"),
-    (blocks(ScaleTensor=TENSOR), "desc", "has no field 'ScaleTensor'; "),
+    (blocks(ScaleTensor=TENSOR), "desc", "has an unknown field 'ScaleTensor'; "),
 )  # fmt: skip
 
 

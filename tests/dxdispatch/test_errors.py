@@ -130,7 +130,7 @@ ERRORS = [
         "has type UINT8,",
     ),
     (f"{D}__type", "hlsl", "dispatchables.d.type", "is 'hlsl', expected DML_OPERATOR_CONVOLUTION_INTEGER, "),
-    (f"{D}__kind", 1, "dispatchables.d", "has no field 'kind'"),
+    (f"{D}__kind", 1, "dispatchables.d", "has an unknown field 'kind'"),
     (f"{D}__dmlCompileType", "Graph", "dispatchables.d.dmlCompileType", "is 'Graph', expected DmlCompileOp or DmlCom"),
     (
         f"{D}__executionFlags",
@@ -185,7 +185,7 @@ ERRORS = [
         "commands__0__bindings__InputTensor",
         {"name": "x", "count": 4},
         "commands[0].bindings.InputTensor",
-        "no field",
+        "unknown field",
     ),
     (
         "commands__0__bindings__InputTensor",
@@ -210,7 +210,7 @@ ERRORS = [
     ("commands__2__dimensions", [3], "commands[2].dimensions", "is [3], expected dimensions of 4 elements"),
     ("commands__2__dimensions", [2**31, 2**31, 0], "commands[2].dimensions[2]", "is 0, expected an integer from 1"),
     ("commands", {}, "commands", "is {}, expected a list"),
-    ("resource", {}, "", "the model has no field 'resource'; did you mean resources?"),
+    ("resource", {}, "", "the model has an unknown field 'resource'; did you mean resources?"),
 ]
 
 

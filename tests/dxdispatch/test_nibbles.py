@@ -58,7 +58,7 @@ def test_initial_values(written, expected, tmp_path):
          "ends at 16, which UINT4 cannot hold"),
         (resource("INT4", {"valueCount": 4, "valueStart": -7, "valueDelta": 7}), INITIAL,
          "ends at 14, which INT4 cannot hold"),
-        (resource("UINT4", {"valueCount": 2, "valueStart": 4, "valueDelta": -1, "value": 1}), INITIAL, "no field"),
+        (resource("UINT4", {"valueCount": 2, "valueStart": 4, "valueDelta": -1, "value": 1}), INITIAL, "unknown field"),
         (resource("UINT4", [1, 2, 3], sizeInBytes=1), "resources.x.sizeInBytes", "too small for 2 bytes of initialVa"),
         (resource(None, [{"type": "UINT4", "value": 1}]), f"{INITIAL}[0].type", "is 'UINT4', expected DML_TENSOR_DAT"),
         (resource("UINT4", {"sourcePath": "words.npy"}), f"{INITIAL}.sourcePath",
