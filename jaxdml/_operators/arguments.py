@@ -149,7 +149,8 @@ class Converter:
             number: Any = "..."
             if not isinstance(value, jax.core.Tracer):
                 number = int(self.zero_point(name, int(value), dtype, of_output=of_output))
-            text = f"is a number without a type, whose range cannot be checked; write jnp.{np.dtype(dtype)}({number})"
+            what = "is a weakly typed integer, whose value cannot be checked under jit"
+            text = f"{what}; write jnp.{np.dtype(dtype)}({number})"
             raise self._error(name, "data_type", text, expected=dtype, received=described(value))
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value, optional=True)

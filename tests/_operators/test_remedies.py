@@ -197,7 +197,7 @@ def test_a_concrete_integer_without_a_type(dtype, number):
     error = error_of(dequantize, x, 0.5, jnp.asarray(number))
     advice = f"jnp.{np.dtype(dtype)}({number})"
     assert str(error).endswith(
-        f"ZeroPointTensor is a number without a type, whose range cannot be checked; write {advice}"
+        f"ZeroPointTensor is a weakly typed integer, whose value cannot be checked under jit; write {advice}"
     )
     got = dequantize(x, 0.5, eval(advice, {"jnp": jnp}))
     assert_same_bits(got, reference.element_wise_dequantize_linear(x, 0.5, dtype(number)))

@@ -204,7 +204,7 @@ def test_weak_numbers_are_not_taken_for_typed_ones():
         with pytest.raises(DescError, match="has data type INT32"):
             jax.jit(scaled)(np.int32(2))
         jax.jit(quantized)(np.uint8(3))
-        with pytest.raises(DescError, match="a number without a type"):
+        with pytest.raises(DescError, match="a weakly typed integer"):
             jax.jit(quantized)(3)
         with pytest.raises(DescError, match="has data type INT32"):
             jax.jit(quantized)(np.int32(3))

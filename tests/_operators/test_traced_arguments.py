@@ -89,7 +89,7 @@ def test_integers_that_jit_has_made_arrays_are_no_zero_points(operator, name):
         page_name(name, operator),
         "data_type",
     )
-    assert "is a number without a type, whose range cannot be checked; write jnp." in str(error.value)
+    assert "is a weakly typed integer, whose value cannot be checked under jit; write jnp." in str(error.value)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

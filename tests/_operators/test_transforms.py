@@ -125,7 +125,7 @@ def test_numbers_through_the_callers_jit():
             got = jax.jit(dml.element_wise_dequantize_linear)(X, 0.1, np.uint8(3))
             assert_same_bits(got, expected)
             with pytest.raises(
-                dml.DescError, match=r"without a type, whose range cannot be checked; write jnp.uint8\("
+                dml.DescError, match=r"weakly typed integer, whose value cannot be checked under jit; write jnp.uint8\("
             ):
                 jax.jit(dml.element_wise_dequantize_linear)(X, 0.1, 3)
 
