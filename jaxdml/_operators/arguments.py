@@ -126,7 +126,7 @@ class Converter:
         A Python number that passed through the caller's `jit` is a weakly typed scalar, which is converted, too.
         """
         if is_weak_scalar(value) and any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer)):
-            return value.astype(np.float32).astype(dtype)  # as numbers below, with and without jax_enable_x64
+            return value.astype(np.float32).astype(dtype)  # as a number below, with and without jax_enable_x64
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
         if not isinstance(value, numbers.Real) or isinstance(value, bool):

@@ -149,7 +149,10 @@ def _planes(precision: Any) -> int:
 
 
 def _check_type(name: str, x: Any, types: tuple[str, ...], advice: Any, shape: Any = "") -> None:
-    """Checks that x is an array of one of the types; advice maps it to a remedy, and `shape` is the shape to give."""
+    """Checks that x is an array of one of the types.
+
+    advice(name, x) is the remedy for an array of another type. For a number, the remedy is an array of this shape.
+    """
     if x is None:
         raise _error(name, "required", f"is None, but required; give {name}", error=ArgumentTypeError)
     if not isinstance(x, jax.Array) and type(x) is not np.ndarray:
@@ -157,7 +160,7 @@ def _check_type(name: str, x: Any, types: tuple[str, ...], advice: Any, shape: A
         array = f"full({shape}, {name}" if shape and isinstance(x, numbers.Real) else f"asarray({name}"
         text += f" of {listed(types)}" if types == WEIGHTS else f"; write jnp.{array}, jnp.{types[0]})"
         raise _error(name, "array", text, error=ArgumentTypeError, received=described(x))
-    if str(x.dtype) not in types:  # a name would be the same in both byte orders
+    if str(x.dtype) not in types:  # x.dtype.name is the same in both byte orders
         text = f"has type {x.dtype}, expected {listed(types)}; {advice(name, x)}"
         raise _error(name, "data_type", text, expected=types, received=x.dtype)
 
@@ -218,7 +221,7 @@ def _zero_point_advice(shape: tuple[int, ...], scale: tuple[int, ...]) -> str:
 
 
 def _shape_of_scales(matrix: tuple[int, ...], zero_point: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape for scales whose own shape does not fit: that of the zero points if it fits, else that of few blocks."""
+    """A shape for scales that do not fit: that of the zero points if it fits, else the one with the fewest blocks."""
     rows, depth = matrix
     fits = len(zero_point) == 2 and zero_point[0] == rows and size_of(depth, zero_point[1])
     return zero_point if fits else (rows, -(-depth // block_panels.SIZES[-1]))
@@ -235,7 +238,7 @@ def _wrong_blocks(matrix: tuple[int, ...], scale: tuple[int, ...], right: tuple[
     is_by_row = scale[:1] in ((rows,), (elements,)) and elements % rows == 0 and scale != (depth,)
     if len(scale) != 2 and is_by_row and size_of(depth, elements // rows):
         return f"{text}; write b_scale.reshape(len(b), -1)"
-    if [size for size in scale if size != 1] in ([], [rows]):  # one for all rows or for each, which has several blocks
+    if [size for size in scale if size != 1] in ([], [rows]):  # one scale, or one for all blocks of each row
         return f"{text}; write jnp.broadcast_to(b_scale.reshape(-1, 1), {right})"
     if len(scale) == 2 and scale[0] == 1 and size_of(depth, scale[1]):
         return f"{text}; write jnp.broadcast_to(b_scale, ({rows}, {scale[1]}))"

@@ -26,7 +26,8 @@ def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
     """Repacks `b` once, for all later matrix products. The results have the same bits as with `b` itself.
 
     `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float` accept the
-    result as `b`. It is a pytree and works with jit, vmap and scan; pass it to a jitted function as an argument.
+    result as `b`. The result is a pytree and works with jit, vmap and scan; pass it to a jitted function as an
+    argument.
 
     To save the result, save its `array`, and prepare this array again after loading; pickle does both automatically. To
     shard the result, shard `b` first. For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all
@@ -51,8 +52,8 @@ def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
 def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> PreparedFilter:
     """Repacks a filter once, for all later convolutions. The results have the same bits as with the filter itself.
 
-    `quantized_linear_convolution` and `convolution_integer` accept the result as filter. It is a pytree and works with
-    jit, vmap and scan; pass it to a jitted function as an argument.
+    `quantized_linear_convolution` and `convolution_integer` accept the result as filter. The result is a pytree and
+    works with jit, vmap and scan; pass it to a jitted function as an argument.
 
     To save the result, save its `array`, and prepare this array again after loading; pickle does both automatically. To
     shard the result, shard filter first. For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`:
@@ -76,7 +77,7 @@ def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> Prepar
 
 
 def waiting_matrix(b: Array) -> PreparedMatrix:
-    """`prepare_matrix_multiply_b`, but a NumPy array waits for `packed`."""
+    """Like `prepare_matrix_multiply_b`, except that a NumPy array waits for `packed`."""
     with raising_as(prepare_matrix_multiply_b.__name__):
         b = _validated("quantized_linear_matrix_multiply", "b", b)
     if isinstance(b, np.ndarray):
@@ -85,7 +86,7 @@ def waiting_matrix(b: Array) -> PreparedMatrix:
 
 
 def waiting_filter(filter: Array, group_count: int) -> PreparedFilter:
-    """`prepare_convolution_filter`, but a NumPy array waits for `packed`."""
+    """Like `prepare_convolution_filter`, except that a NumPy array waits for `packed`."""
     operator = "quantized_linear_convolution"
     with raising_as(prepare_convolution_filter.__name__):
         filter = _validated(operator, "filter", filter)
