@@ -39,7 +39,7 @@ def check_uints(
     operator: str, tensor: str, field: str, value: Any, length: int | None = None, least: int = 0, *,
     may_be_symbolic: bool = False,
 ) -> None:  # fmt: skip
-    """Checks that value is a tuple of `length` UINTs, none below `least`, or of symbolic dimensions."""
+    """Checks that value is a tuple of `length` UINTs, none below `least`; if may_be_symbolic, some may be symbolic."""
     many = "" if length is None else f"{length} "
     is_right = isinstance(value, tuple) and all(
         (is_uint(v) and v >= least) or (may_be_symbolic and is_symbolic(v)) for v in value
