@@ -51,15 +51,15 @@ def per_channel(shape: Sequence[int], rank: int, channels: int | None) -> Shape:
 def output_extent(size: int, kernel: int, stride: int, dilation: int, start: int, end: int) -> int:
     """The size of a convolution's output in one spatial dimension; below 1 if the kernel does not fit.
 
-    For a symbolic size it is the expression of JAX's convolutions and poolings, because JAX compares sizes by their
-    expressions.
+    For a symbolic size, the result is the expression that JAX's convolutions and poolings use, because JAX compares
+    symbolic sizes by their expressions.
     """
     extent = 1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride
     return extent if is_integer(extent) else jax.core.max_dim(extent, 0)
 
 
 def is_surely_a_size(number: int) -> bool:
-    """Whether a number, which may be symbolic, cannot be negative, as far as JAX can tell."""
+    """Whether JAX can tell that a number, which may be symbolic, is not negative."""
     return bool(jax.core.max_dim(number, 0) == number)
 
 

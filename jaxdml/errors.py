@@ -123,8 +123,8 @@ class FileError(OSError):
 
     @classmethod
     def of(cls, number: int | None, path: str | os.PathLike[str], *args: str) -> Self:
-        """An error made of args; for an error number that has a Python exception, its class derives from both."""
-        python = FileNotFoundError if number == errno.ENOTDIR else type(OSError(number, ""))  # no file is in a file
+        """An error made of args, of cls or its subclass that derives from Python's exception for the error number."""
+        python = FileNotFoundError if number == errno.ENOTDIR else type(OSError(number, ""))  # its parent is a file
         kinds = [each for each in cls.__subclasses__() if python is not OSError and issubclass(each, python)]
         error = kinds[0](*args) if kinds else cls(*args)
         error.errno, error.strerror = number, None if number is None else os.strerror(number)
@@ -165,7 +165,7 @@ class PtqIsADirectoryError(PtqFileError, IsADirectoryError):
 
 
 class PtqPermissionError(PtqFileError, PermissionError):
-    """`ptq.load` may not read, or `ptq.save` not write its file."""
+    """`ptq.load` may not read its file, or `ptq.save` may not write its file."""
 
 
 class DxDispatchFileError(DxDispatchError, FileError):
@@ -185,16 +185,17 @@ class DxDispatchPermissionError(DxDispatchFileError, PermissionError):
 
 
 def in_other_byte_order(name: str, arrays: Any) -> str:
-    """A sentence about the first array of a pytree in the byte order of other machines; empty if there is none.
+    """A sentence about a pytree's first array that has the byte order of other machines; empty if there is none.
 
-    A jitted function that was called before reads the bytes of such an array in the wrong order; JAX raises no error.
+    A jitted function that was called before with a NumPy array of the same shape and type would read the bytes of such
+    an array in the wrong order; JAX raises no error.
     """
     if not any(map(_is_swapped, jax.tree.leaves(arrays))):  # paths are found only for an error
         return ""
     for path, x in jax.tree_util.tree_leaves_with_path(arrays):
         if _is_swapped(x):
             where = name + jax.tree_util.keystr(path)
-            text = f"{where} has type {x.dtype}, the byte order of other machines"
+            text = f"{where} has type {x.dtype}, in the byte order of other machines"
             return f"{text}; write {where}.astype(jnp.{x.dtype.name})"
     return ""
 
@@ -235,10 +236,10 @@ def file_path(path: str | os.PathLike[str], kind: type[FileError]) -> Path:
 
 
 def check_regular(path: Path, kind: type[FileError], *args: str) -> None:
-    """Checks that nothing or a regular file has the path. Opening a pipe would wait for the program that writes to it.
+    """Checks that a path is that of a regular file, or does not exist. Opening a pipe would wait for a writer.
 
     Raises:
-      FileError, of the given kind and made of args: if it is not so.
+      FileError, of the given kind and made of args: if the path is that of anything else.
     """
     if path.exists() and not path.is_file():
         raise kind.of(errno.EISDIR if path.is_dir() else errno.EINVAL, path, *args)
@@ -254,7 +255,7 @@ def misfit(
       function: the name of the function.
       signature: its signature.
       positional, named: the arguments.
-      hints: maps names of arguments that other libraries have to advice.
+      hints: advice about arguments of other libraries, keyed by their names.
     """
     try:
         signature.bind(*positional, **named)
@@ -280,7 +281,7 @@ def misfit(
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a public function: below the wrapper, tracebacks of its errors and their causes show only user frames.
+    """Decorates a public function: in tracebacks of its errors and their causes, only user frames follow the call.
 
     User frames are, for instance, those of a function that jaxdml traces. All frames are kept if
     `jax_traceback_filtering` is "off". If the arguments do not fit the signature, the call raises ArgumentTypeError.

@@ -96,7 +96,7 @@ def test_arrays_in_the_byte_order_of_other_machines():
     model, swapped = quantize(), X.astype(">f4")
     params = jax.tree.map(lambda x: np.asarray(x).astype(">f4"), PARAMS)
     expected = np.asarray(model.apply(model.params, X))
-    where = r"inputs\[0\] has type >f4, the byte order of other machines; write inputs\[0\]\.astype\(jnp\.float32\)"
+    where = r"inputs\[0\] has type >f4, in the byte order of other machines; write inputs\[0\]\.astype\(jnp\.float32\)"
     for call in (
         lambda: model.apply(model.params, swapped),
         lambda: model.sqnr(PARAMS, swapped),
