@@ -68,7 +68,7 @@ def _product(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _upper(x: Array) -> Array:
-    """The upper 12 of a float's 24 bits."""
+    """x without the lower 12 of the 24 bits of its significand."""
     return (np.asarray(x, _f).view(np.int32) & -(2**12)).view(_f)
 
 

@@ -108,5 +108,5 @@ def to_integers(x: Array, dtype: Any) -> Array:
     low, high = np.asarray(limits.min, dtype), np.asarray(limits.max, dtype)
     with np.errstate(all="ignore"):
         whole = np.trunc(np.where(np.isnan(x), 0, x).astype(np.float64))
-        is_high, is_low = whole >= limits.max, whole <= limits.min  # as float64s, which round limits of 64 bits up
+        is_high, is_low = whole >= limits.max, whole <= limits.min  # float64 rounds the highest 64-bit integer up
         return np.where(is_high, high, np.where(is_low, low, whole.astype(dtype)))

@@ -106,7 +106,7 @@ def remainder(x: Array, y: Array) -> Array:
 
 @_rule
 def nextafter(x: Array, y: Array) -> Array:
-    """The next of the numbers that are not subnormal; y if it equals x."""
+    """The number next to x on the way to y, among numbers that are not subnormal; y if it equals x."""
     return np.where((x == 0) & (np.abs(y) > 0), np.copysign(SMALLEST, y), np.where(x == y, y, np.nextafter(x, y)))
 
 
