@@ -35,8 +35,8 @@ def read(buffer: Array, tensor: TensorDesc) -> Array:
 def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None = None) -> Array:
     """Writes a tensor into a flat buffer and keeps the values in the gaps between its elements.
 
-    If `buffer` is None, the result is a new buffer with zeros in the gaps. `length` is its length, or by default the
-    reach of the strides.
+    If `buffer` is None, the result is a new buffer with zeros in the gaps. `length` is the length of the new buffer;
+    None means the reach of the strides.
     """
     sizes, strides = tensor.sizes, strides_of(tensor)
     least = reach(sizes, strides)
