@@ -46,7 +46,7 @@ def offset(zero_point: Array) -> Array:
 
 
 def _without_rows[**P](function: Callable[P, Array]) -> Callable[P, Array]:
-    """Lets a function take a first argument with 0 rows: the function computes one row of zeros, which is dropped."""
+    """Lets a function take a first argument with 0 rows: it gets one row of zeros, whose result is dropped."""
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> Array:
@@ -260,7 +260,7 @@ def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, bl
 def to_integers_by_range(x: Array) -> tuple[Array, Array, Array]:
     """Quantizes x to uint8 with the range of x; returns the integers, and scale and zero point as scalars.
 
-    DirectML has no empty tensors; as in onnxruntime, the scale of one is 1.
+    DirectML has no empty tensors; for an empty x the scale is 1, as in onnxruntime.
     """
     if 0 in x.shape:
         return jnp.zeros(x.shape, jnp.uint8), jnp.float32(1), jnp.uint8(0)

@@ -50,7 +50,7 @@ def unpacked_matrix(b: Any, scales: Any, zero_points: Any, g_idx: Any, options: 
     depth, columns, bits, block_size = (options[word] for word in ("K", "N", "bits", "block_size"))
     blocks = -(-depth // block_size)
     is_packed = zero_points is not None and zero_points.dtype == np.uint8
-    of_row = -(-blocks * bits // 8) if is_packed else blocks  # zero points of a row
+    of_row = -(-blocks * bits // 8) if is_packed else blocks  # the size of a row of zero_points
     _check_shape("B", b, (columns, blocks, block_size * bits // 8))
     for name, each, count in (("scales", scales, blocks), ("zero_points", zero_points, of_row)):
         if each is not None:
