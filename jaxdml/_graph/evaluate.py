@@ -145,7 +145,7 @@ def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) ->
 
 
 def check_fits_32_bits(name: str, value: np.ndarray) -> None:
-    """Checks that 64-bit integers are not changed when JAX converts them to the integers that it has enabled.
+    """Checks that no 64-bit integer changes if JAX, with its 64-bit types disabled, narrows it to 32 bits.
 
     Raises:
       ModelError: if an integer does not fit 32 bits, and JAX's 64-bit types are disabled.

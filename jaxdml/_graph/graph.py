@@ -53,7 +53,7 @@ class Operator:
     typed_by: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """A table holds the results of pointwise operators whose inputs are arguments of its program."""
+        """Programs that compute tables trace the inputs of pointwise operators, which therefore see no values."""
         assert not (self.is_pointwise and (self.known or self.fixed)), f"{self.name}: it may not see values of inputs"
 
 
@@ -70,8 +70,8 @@ class Node:
       source: the operators of the file or program that the node replaces.
       remark: why the node was not fused, or another remark for the printed table.
       on: "integers" if the node computes on quantized integers, "floats", or "" for shapes and indices.
-      reads_float64: whether an input in whose type the operator computes is float64 where jax_enable_x64 is on; other
-        settings make it float32.
+      reads_float64: whether an input in whose type the operator computes is float64 if jax_enable_x64 is on; if it is
+        off, JAX makes such an input float32.
     """
 
     operator: Operator

@@ -147,7 +147,7 @@ _ARGUMENT = "0"
 
 
 def _option(option: tuple[str, Any]) -> tuple[Any, ...]:
-    """What identifies an option. The program keeps the nodes, so that no other value takes the identity."""
+    """What identifies an option. The program keeps the nodes, so that no other object gets the id of an option."""
     name, value = option
     return name, repr(value) if isinstance(value, bool | int | float | str) else id(value)
 

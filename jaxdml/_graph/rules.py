@@ -178,7 +178,10 @@ def _in_blocks(grids: Grids, name: str, axis: int) -> Grid | None:
 
 
 def _check_has_no_blocks(grids: Grids, name: str) -> None:
-    """Raises why products do not take the blocks of an operand: that the other operand is a float is not the reason."""
+    """Raises the reason why products do not take an operand in blocks.
+
+    A later check would give another reason: that the other operand is a float.
+    """
     maker = grids.producer(name)
     if maker is not None and maker.options.get("block_size"):
         grid_of(grids, name, axis=None)

@@ -17,7 +17,7 @@ ONE = "one"
 
 
 class _Joined(NamedTuple):
-    """The nodes that an operator replaces, its kind and its inputs. It has the result of the last of these nodes."""
+    """The nodes that an operator replaces, and its kind and inputs. The operator's result is that of the last node."""
 
     nodes: Sequence[Node]
     kind: str

@@ -57,8 +57,8 @@ def with_weights(
             check_time()
             params[name] = known[name] if name in known else _as_array(name, value)
     kept = {name: value for name, value in graph.constants.items() if name in staying}
-    found = packed(params, check_time)
-    return graph.replace(nodes=tuple(nodes), constants=kept), {name: found[name] for name in params}  # in their order
+    found = packed(params, check_time)  # which sorts the names
+    return graph.replace(nodes=tuple(nodes), constants=kept), {name: found[name] for name in params}
 
 
 def _repacked(
