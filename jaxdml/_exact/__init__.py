@@ -1,1 +1,1 @@
-"""Float functions whose every value has the same bits on every processor."""
+"""Float functions whose results have the same bits on every processor."""

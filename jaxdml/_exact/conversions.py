@@ -21,7 +21,7 @@ def is_float(dtype: Any) -> bool:
 
 
 def widened(x: Array) -> Array:
-    """x in float32 if it has floats, else x. bfloat16's subnormals are subnormal in float32, too, and become zeros."""
+    """x in float32 if it holds floats, else x. bfloat16 subnormals are subnormal in float32, too, and become zeros."""
     if not is_float(x.dtype) or x.dtype == jnp.float32:
         return x
     wide = lax.convert_element_type(x, jnp.float32)

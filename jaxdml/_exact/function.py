@@ -21,7 +21,7 @@ source_info_util.register_exclusion(str(Path(__file__).parents[1]))  # errors na
 def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "refuse") -> Callable[P, R]:
     """Returns f with exact floats: the same bits on every processor, eager, jitted, vmapped or sharded.
 
-    The result traces f, and computes each primitive by the rule that docs/exact_rules.md gives. Calls inside f are
+    The returned function traces f, and computes each primitive by its rule in docs/exact_rules.md. Calls inside f are
     included, and so are the bodies of scan, cond and while. ``jax.grad(exact(f))`` is ``jax.grad(f)`` as XLA
     computes it; ``exact(jax.grad(f))`` is exact.
 
@@ -89,7 +89,8 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
             args, kwargs = jax.tree.unflatten(structure, every)
             return f(*args, **kwargs)
 
-        if len(arrays) == len(leaves):  # JAX's errors name f; as a new object, because JAX caches traces by object
+        if len(arrays) == len(leaves):
+            # JAX's errors name f if f itself is traced. JAX caches traces by object, so f is wrapped in a new object.
             closed, shapes = jax.make_jaxpr(functools.partial(f), return_shape=True)(*args, **kwargs)
         else:
             closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays.values())

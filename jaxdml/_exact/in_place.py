@@ -13,7 +13,7 @@ from jax.extend.core import Literal
 from jaxdml._exact.flat import FlatEqn
 from jaxdml._exact.rows import CODES_OF, ROW_PROGRAM
 
-# XLA may drop these, so that their results lie in the memory of their operands.
+# XLA may drop these. Then their results lie in the memory of their operands.
 VIEWS = (*(name for name, codes in CODES_OF.items() if not codes), "optimization_barrier", "slice", "transpose")
 
 
@@ -23,7 +23,7 @@ def with_overwritten_operands(eqns: Sequence[FlatEqn], outvars: Iterable[Any]) -
     makers = {value: eqn for eqn in eqns for value in eqn.outvars}
 
     def is_free(atom: Any) -> bool:
-        """Whether one equation alone reads a value, and the value does not lie in the memory of another one."""
+        """Whether a value is computed, and one equation alone reads it; a view is free if its operand is, too."""
         if not _is_value(atom) or uses[atom] != 1 or atom not in makers:
             return False
         maker = makers[atom]

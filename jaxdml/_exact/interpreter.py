@@ -49,7 +49,7 @@ REMEDIES = {
     "ragged_dot_general": 'write exact(f, products="xla") to have XLA\'s bits',
     "log2": "write jnp.log(x) * np.float32(1 / np.log(2))",
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
-    "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f); it applies f once where indices repeat",
+    "scatter": "write x.at[i].set(f(x[i])), which applies f once where indices repeat, in place of x.at[i].apply(f)",
     "scatter-mul": "write x.at[i].set(x[i] * updates), which multiplies each element once",
     **dict.fromkeys(("psum", "psum_invariant", "reduce_scatter"), f"write jnp.sum over the axis {OUTSIDE}"),
     "pmax": f"write jnp.max over the axis {OUTSIDE}",

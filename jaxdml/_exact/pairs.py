@@ -16,7 +16,7 @@ Array = jax.Array
 Pair = tuple[Array, Array]
 FAR = np.float32(2.0**100)
 SIGN, BITS_OF_ONE = np.int32(-(2**31)), np.int32(0x3F800000)
-UPPER_HALF = np.int32(-(2**12))  # clears 12 of the 24 bits of a float32
+UPPER_HALF = np.int32(-(2**12))  # clears the lower 12 of the 24 bits of a significand
 INFINITY, NAN = np.float32(np.inf), np.float32(np.nan)
 
 

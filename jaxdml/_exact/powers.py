@@ -75,7 +75,7 @@ def of_positive(x: Array, y: Array) -> Array:
 
 
 def power(x: Array, y: Array) -> Array:
-    """x**y, with C's results for zeros, infinities, NaN and negative x. y has floats or integers."""
+    """x**y, with C's results for zeros, infinities, NaN and negative x. y holds floats or integers."""
     if not is_float(y.dtype):
         result = power(lax.abs(x), converted(y, np.float32))
         return where((y & 1) == 1, with_sign_of(x, result), result)  # float32 does not hold the parity of large y

@@ -39,7 +39,7 @@ Rule = Callable[[Any, Params], Computed]
 
 
 def in_one_shape(function: Callable[..., Array]) -> Computed:
-    """The jitted function of operands that are first stretched to one shape."""
+    """The jitted function of operands, which are first broadcast to one shape."""
     compiled = jax.jit(function)
 
     def compute(*operands: Array) -> Array:
@@ -114,7 +114,8 @@ def has_rule(name: str, params: Params) -> bool:
 def types_without_rules(name: str, params: Params, dtypes: Iterable[Any]) -> list[np.dtype[Any]]:
     """The types of floats, among those of a primitive's operands and results, for which it has no rule.
 
-    With jax_enable_x64, JAX passes Python numbers to its functions as float64, and rounds them there.
+    Moves of float64, and its conversion to other floats, have rules: with jax_enable_x64, JAX passes Python numbers as
+    float64 to its own functions, which convert them.
     """
     is_rounding = name == "convert_element_type" and params["new_dtype"] in FLOATS
     known = (*FLOATS, DOUBLE) if is_rounding or name in MOVES else FLOATS
