@@ -55,7 +55,7 @@ def dot(a: Array, b: Array, layout: str) -> Array:
 
 
 def _dot(a: Array, b: Array, layout: str) -> Array:
-    """The product. The kernel needs two rows and two columns, so zeros are appended to a single row or column.
+    """The product. The kernel needs two or more rows and columns, so zeros are appended to a single row or column.
 
     Outputs of 2 x 2 have no kernel either, but for them a scalar loop is as fast.
     """
@@ -125,13 +125,12 @@ def _by_form(
 ) -> Callable[[Array, Array], Array]:
     """The method `form` as a function of x and the filter's values, with its own rule for vmap.
 
-    A kernel has `elements` elements. The function holds no arrays: `jax.checking_leaks` reports those that are traced.
+    A kernel has `elements` elements. The function captures no arrays: `jax.checking_leaks` reports captured tracers.
 
-    Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters,
-    `jax.vmap` maps `matrix` and `windows.depthwise`. But it would turn XLA's convolution into a slow grouped
-    convolution. So, for that convolution, filters that share x become one matrix product, and filters that each have
-    their own x run in a loop. Large kernels run in a loop, too, because a matrix product copies x once for each element
-    of the kernel.
+    Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters, `jax.vmap` maps
+    `matrix` and `windows.depthwise`, but it would turn XLA's convolution into a slow grouped convolution. So, for XLA's
+    convolution, filters that share x become one matrix product, and filters that each have their own x run in a loop.
+    Large kernels run in a loop, too, because a matrix product copies x once for each element of the kernel.
     """
 
     def run(x: Array, values: Array) -> Array:

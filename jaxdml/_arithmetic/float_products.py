@@ -29,7 +29,7 @@ class Integers(NamedTuple):
       planes: the number of planes of an integer.
       most: the largest integer; rounding may exceed it by up to 16, and the planes hold such integers, too.
       terms: the largest number of terms in an exact sum. Longer sums are split into parts, and the rounded sums of the
-        parts are added in ascending order.
+        parts are added from the first part to the last.
     """
 
     planes: int

@@ -33,8 +33,8 @@ class Kernel(NamedTuple):
         several results.
       takes: (*arguments, **statics) -> whether the kernel computes this call.
       is_replicated: whether each device of a mesh computes the whole result.
-      calls_kernels: whether derivatives need kernels that the JAX function calls itself. They then come with the
-        function's values, so that such a kernel runs once.
+      calls_kernels: whether derivatives need the results of kernels that the JAX function calls. If so, the function
+        computes the values along with the derivatives, so that each of these kernels runs once.
     """
 
     native: Callable[..., Array | tuple[Array, ...]]

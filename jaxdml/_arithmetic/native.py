@@ -82,13 +82,13 @@ def _float_dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any) 
 def _takes_float_dot(
     a: Any, a_scale: Any, a_zero_point: Any, b: Any, b_scale: Any, b_zero_point: Any, bias: Any
 ) -> bool:
-    """The kernel adds only a bias of the columns."""
+    """Whether the kernel takes the call. A bias must have one element for each column."""
     is_of_columns = bias is None or (bias.shape[-1:] == b.shape[-1:] and bias.size == bias.shape[-1])
     return _takes(b) and is_of_columns
 
 
 def _bias(bias: Array | None, leading: int, batch: tuple[int, ...], dtype: Any = jnp.int32) -> Array:
-    """The elements of a bias, after dimensions of a batch; none if there is no bias."""
+    """The elements of a bias, after the dimensions of a batch; an empty array if there is no bias."""
     if bias is None:
         return lax.full((*(1,) * leading, *batch, 0), 0, dtype)
     return operand(bias, leading, lambda shape: (*batch, math.prod(shape)), None)

@@ -27,7 +27,7 @@ def library_call(
 ) -> Array:  # fmt: skip
     """The result of the library's function `name`. Leading dimensions of size 1 broadcast.
 
-    The result is written over operand `overwritten` if that operand has its shape. XLA copies the operand first if
+    The result is written over operand `overwritten` if both have the same shape. XLA copies the operand first if
     something else reads it.
     """
     return library_calls(name, leading, [result], operands, overwritten, **attributes)[0]
@@ -43,7 +43,7 @@ def library_calls(
     structs = [jax.ShapeDtypeStruct((*first, *shape), dtype) for shape, dtype in results]
     aliases: dict[int, int] = {}
     if overwritten is not None and operands[overwritten].shape == structs[0].shape:
-        # The barrier keeps XLA from making an operand that is a reshape in new memory.
+        # If the operand is a reshape, the barrier keeps XLA from copying it to new memory.
         operands = [lax.optimization_barrier(x) if i == overwritten else x for i, x in enumerate(operands)]
         aliases = {overwritten: 0}
     call = jax.ffi.ffi_call(f"jaxdml_cpu_{name}", structs, input_output_aliases=aliases)

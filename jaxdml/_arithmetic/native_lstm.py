@@ -1,6 +1,6 @@
 """The native kernel of the steps of a quantized LSTM, which computes the directions on different threads.
 
-A scan of XLA's would run some twenty small operations in each step.
+A scan would run about twenty small XLA operations in each step.
 """
 
 from typing import Any

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 
 def as_one_operation[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """The function, compiled under `jax.disable_jit`, and with results that `jax.debug_nans` and `debug_infs` check.
+    """The function, still compiled under `jax.disable_jit`; `jax.debug_nans` and `debug_infs` check only its results.
 
-    These modes are for the caller's code. Steps inside an operation may have NaN where they select other values. If JAX
+    These modes are for the caller's code. Inside the function, values may be NaN where a select discards them. If JAX
     found NaN in the compiled function itself, it would call the function under `disable_jit` to find the step.
     """
 

@@ -48,7 +48,8 @@ def packed_filter_size(shape: Sequence[int], group_count: int) -> int:
 
 # Programs for many weights -------------------------------------------------------------------------------------------
 
-MOST_BYTES, LEAST_BYTES = 2**26, 2**20  # of the weights of one program; each counts for the least at least
+# A program packs at most MOST_BYTES of weights, or a single array. Each array counts as LEAST_BYTES or more.
+MOST_BYTES, LEAST_BYTES = 2**26, 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class Waiting:
 
 
 def packed[T](tree: T, check_time: Callable[[], None] = lambda: None) -> T:
-    """Packs all leaves that wait. XLA compiles a program for each call of a kernel, and here one for many calls.
+    """Packs all leaves of type `Waiting`, many in one program: XLA need not compile a program for each.
 
     Args:
       tree: a pytree.

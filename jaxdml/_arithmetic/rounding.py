@@ -54,7 +54,7 @@ def flushed(x: Array, below: Any = SMALLEST_NORMAL) -> Array:
 
 @jax.custom_jvp
 def flushed_straight_through(x: Array) -> Array:
-    """`flushed` with the derivative of the identity. The select's own derivative is 0 at 0, where biases start."""
+    """`flushed` with the derivative of the identity. The select's own derivative is 0 at 0, a common initial bias."""
     return flushed(x)
 
 

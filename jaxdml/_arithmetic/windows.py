@@ -82,9 +82,10 @@ def _stacked_windows(x: Array, axis: int, to: int, size: int, stride: int, dilat
 
 
 def parts(x: Array, axis: int, size: int, stride: int, dilation: int) -> list[Array]:
-    """For each element of a window of `size` elements along one axis, what it sees of x. A longer window fits nowhere.
+    """For each element of a window of `size` elements along one axis, the values of x that it sees.
 
-    Slices must lie in x. Where JAX cannot tell that the window fits into a symbolic size, a gather takes their place.
+    There are none if the window is longer than x. Slices must lie in x; where JAX cannot tell that the window fits into
+    a symbolic size, a gather takes their place.
     """
     length = x.shape[axis] - (size - 1) * dilation
     if not is_surely_a_size(length):
