@@ -100,7 +100,7 @@ ffi::Error looked_up(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, 
                 "output's");
   const int64_t count = product(of_y, 0, leading), size = product(of_y, leading, rank);
   if (!count || !size) return ffi::Error::Success();
-  static const bool has_vbmi = has_avx512_vbmi();  // CPUID takes microseconds in a virtual machine
+  static const bool has_vbmi = has_avx512_vbmi();  // CPUID is slow in a virtual machine, where it traps
   std::vector<LookUp> problems;
   for (int64_t i = 0; i < count; i++)
     problems.push_back({size, at_problem(x, y, leading, i), at_problem(table, y, leading, i), x_width, y_width,

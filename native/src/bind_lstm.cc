@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kUnitWork = 256;  // multiplications that take as long as the gates of a unit
 
-// All operands but y have the leading dimensions and the directions first, and may have 1 in place of each of them.
-// y has the steps before the directions.
+// All buffers but y begin with the leading dimensions and the directions; an operand may have 1 in place of each. In y,
+// the steps come before the directions.
 ffi::Error lstm(const Kernels& kernels, ffi::ThreadPool threads, Buffer gates, Buffer lengths, Buffer h, Buffer c,
                 Buffer bias, Buffer peephole, Buffer weights, Buffer scale, Buffer zero_point,
                 ffi::Result<Buffer> result, ffi::Result<Buffer> result_h, ffi::Result<Buffer> result_c,
@@ -60,7 +60,7 @@ ffi::Error lstm(const Kernels& kernels, ffi::ThreadPool threads, Buffer gates, B
                   "the weights' type differs from their zero point's");
     JAXDML_EXPECT(has_shape(weights, {units, columns}), "the weights' shape does not match the result's");
   }
-  // The last states and y have the same dimensions, where y has the steps before the directions.
+  // y has the dimensions of the last states, and the steps before the directions.
   bool is_y = of_y.size() == of_last.size() + 1 && of_y[leading - 1] == steps;
   for (size_t i = 0; i < of_last.size() && is_y; i++) is_y = of_y[i + (i >= leading - 1)] == of_last[i];
   for (size_t i = 0; i < of_last.size(); i++) is_y = is_y && last_c.dimensions()[i] == of_last[i];

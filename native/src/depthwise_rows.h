@@ -13,8 +13,8 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kOutputRows = 4;  // rows of a block; a vector holds the bytes of their 16 columns
 
-// Whether this form is faster, which needs filled lanes. How many was measured: without strides, 3 x 3 kernels have a
-// faster alternative than others.
+// Whether this form is faster than its alternative, which requires that enough lanes hold outputs. The thresholds were
+// measured; that of 3 x 3 kernels without strides is higher, because their alternative is faster.
 JAXDML_INLINE bool is_depthwise_by_rows(const Convolution& one) {
   const Filter& filter = one.filter;
   const int64_t kernel = filter.rows, stride = one.stride[0];

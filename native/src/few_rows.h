@@ -15,14 +15,14 @@ constexpr int kFewRows = 4;
 constexpr int64_t kStrip = 4 * kLanes;  // columns whose sums are in registers
 
 // Rows of B that are read in a strip before moving to the next strip. Where a strip is narrower than a cache line, the
-// next strip reads the same lines, and they must still be in the first-level cache: with rows of a power of two of
-// bytes, few sets of the cache hold all lines of a strip.
+// next strip reads the same lines, and they must still be in the first-level cache: if the size of rows is a power of
+// two, few sets of the cache hold all lines of a strip.
 constexpr int64_t kAtOnce = kBytes < 64 ? 16 : 64;
 
 // Multiplies R rows of cells by the first kAtOnce of `depth` rows of B, at up to kStrip columns, and adds the products
 // to sums [R + 1][kStrip]; the last row has the column sums of B if kHasSums. Rows of cells are `stride` cells apart,
-// and rows of B `columns` bytes. The same columns of the next kAtOnce rows are prefetched, because the hardware does not
-// do so.
+// and rows of B `columns` bytes. The same columns of the next kAtOnce rows are prefetched, because the hardware does
+// not prefetch them.
 template <int R, bool kHasSums>
 static void add_strip(const Cell* cells, int64_t stride, const uint8_t* b, int64_t columns, int64_t depth,
                       int64_t count, uint8_t flip, uint8_t* to) {

@@ -1,8 +1,8 @@
 // Functions of float32 by the rules of docs/exact_rules.md: each operation rounds once, and none is contracted.
 //
 // The processor's mode flushes subnormals. If a product, rounded to 24 bits with an unbounded exponent, is below the
-// smallest normal number, it becomes a zero of the same sign: x86 detects underflow after rounding. For quotients, it
-// does not matter whether rounding comes first: none is close enough to the smallest normal number.
+// smallest normal number, it becomes a zero of the same sign: x86 detects underflow after rounding. For quotients,
+// detection before rounding gives the same results: none is close enough to the smallest normal number.
 #pragma once
 
 #include "bytes.h"
@@ -264,7 +264,7 @@ JAXDML_INLINE F32 erfc(F32 x) {
   return nan_where(x != x, size < splat(kNear) ? near : far);
 }
 
-// ONNX Runtime's functions ---------------------------------------------------------------------------------------------
+// ONNX Runtime's functions --------------------------------------------------------------------------------------------
 
 // Numerators and denominators: polynomials of x**2, computed with fused multiply-adds. For their origin, see
 // jaxdml/_quantized/onnxruntime/sigmoids.py.

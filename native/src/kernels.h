@@ -256,8 +256,8 @@ struct Attention {
 };
 
 // One direction of an LSTM whose hidden states and weights have 8 bits. The gates are in the order input, output,
-// forget, cell. A step takes the hidden states of all items, quantized by their range, times the weights. Item b has
-// the first lengths[b] of the steps, at most all; they are in reverse order if `is_backward`.
+// forget, cell. A step multiplies the hidden states of all items, quantized by their range, by the weights. Item b has
+// the first lengths[b] of the steps, at most all; they run in reverse order if `is_backward`.
 struct Lstm {
   int64_t steps, batch, units;
   bool is_backward, couples_forget;  // couples_forget: the forget gate is 1 minus the input gate

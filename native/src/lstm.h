@@ -15,7 +15,7 @@ enum LstmGate : int64_t { kInputGate, kOutputGate, kForgetGate, kCellGate };
 // Scratch memory of a thread.
 struct LstmRoom {
   Columns columns;  // of the weights
-  float* h;         // [batch][units]: hidden states after the last step
+  float* h;         // [batch][units]: hidden states after the previous step
   uint8_t* bytes;   // [batch][units]: h, quantized
   Cell* cells;      // [kRows]: a tile of bytes
   float* products;  // [batch][4 * units], and one more vector: h times the weights
@@ -37,7 +37,7 @@ static int64_t lstm_scratch(const Lstm& one, int64_t threads) {
   return threads * take_room(one, arena, room);
 }
 
-// The product of the quantized states and the weights, in floats. The scale of the states is that of each row.
+// The product of the quantized states and the weights, in floats. The epilogue reads the scale of the states from Row.
 JAXDML_INLINE Matmul matrices_of(const Lstm& one, const LstmRoom& room) {
   Matmul matrices = {};
   matrices.rows = one.batch;

@@ -36,8 +36,6 @@ JAXDML_INLINE I32 weights_at(const uint8_t* from) {
   return (I32)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
 }
 JAXDML_INLINE I32 multiply_small(I32 x, I32 y) { return dot_words(I32{}, x, y); }
-// Adds two products of an unsigned byte (at most 15) and a signed byte to each int16 of `sum`, which holds eight such
-// pairs without overflow.
 JAXDML_INLINE I32 add_pairs(I32 sum, I32 of_unsigned, I32 of_signed) {
   return (I32)_mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)of_unsigned, (__m256i)of_signed));
 }
