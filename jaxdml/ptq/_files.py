@@ -43,7 +43,7 @@ DAMAGE = (
     ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 DAMAGED = "is not a file that jaxdml.ptq.save wrote, or it is damaged"
-GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # each has a type of keys, which jnp.dtype does not know
+GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # jnp.dtype does not know the types of their keys
 PARAMS = "write load(path, apply, params); params are the float parameters, or the same pytree of jax.ShapeDtypeStruct"
 
 
@@ -94,7 +94,7 @@ def check_target(path: Path, kind: type[FileError]) -> None:
     """Checks that path is not a folder, and lies in one.
 
     Raises:
-      FileError, of the given kind: if it is not so.
+      FileError, of the given kind: if path is a folder, or its folder does not exist.
     """
     if not path.parent.is_dir():
         raise kind.of(errno.ENOENT, path.parent, f"there is no folder {path.parent} to write {path.name} to")
@@ -104,7 +104,7 @@ def check_target(path: Path, kind: type[FileError]) -> None:
 
 @contextlib.contextmanager
 def told(path: Path, kind: type[FileError]) -> Iterator[None]:
-    """Turns errors of the operating system, which may name a temporary file, into errors of a kind about path."""
+    """Turns errors of the operating system, which may name a temporary file, into errors of a kind that name path."""
     try:
         yield
     except kind:
@@ -158,7 +158,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:
             text = json.loads(bytes(arrays[TEXT]))
             if text["format"] not in (FORMAT, *EARLIER):
-                raise PtqError(f"{path} has the format {text['format']!r}, this version reads {FORMAT!r}")
+                reads = f"this version reads {EARLIER[-1]!r} to {FORMAT!r}"
+                raise PtqError(f"{path} has the format {text['format']!r}, {reads}")
             floats, by_xla = _checked_floats(path, text.get("floats", OF_EARLIER))
             stored = [_restored(str(number), arrays) for number in range(len(text["constants"]))]
             constants = {
@@ -316,7 +317,7 @@ def _written(tree: Any) -> Any:
     """A pytree of lists, tuples and dicts with strings as keys, as JSON.
 
     Raises:
-      TypeError: if the pytree has other nodes, or keys of random numbers for a generator that is not JAX's own.
+      TypeError: if the pytree has other nodes, or random keys for a generator that is not JAX's own.
     """
     if isinstance(tree, jax.ShapeDtypeStruct):
         _type_named(str(tree.dtype))

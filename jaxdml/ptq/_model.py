@@ -102,7 +102,7 @@ class Model:
 
         Returns:
           A pytree of the same structure, shapes and types as the float function's result. Derivatives through integers
-          are 0; only floats have others, such as the input of a residual connection and the scales of dynamic products.
+          are 0; those through floats, such as a residual connection or the scales of dynamic products, need not be.
 
         Raises:
           PtqError: if params have the wrong structure, shape or type, if an input is not made of numbers, or if the
@@ -111,7 +111,7 @@ class Model:
         if not _are_same(params, self._own) and _described(params) != self._described:
             if _described(params) == _described(self.traced.params):
                 raise PtqError(
-                    "params are those of the float function, expected model.params, which quantize made of them"
+                    "params are those of the float function, expected model.params, which quantize made from them"
                 )
             raise PtqError(wrong_params(self._own, params))
         if wrong := in_other_byte_order("inputs", inputs):

@@ -98,7 +98,7 @@ def test_positions_sliced_by_an_open_length(tmp_path):
     def added(take):
         return made(lambda p, x: (x + take(p[1], x.shape[1])[None]) @ p[0], (W, positions), TOKENS)
 
-    text = r"pos\[:t\] by an open size t may have .*: write jnp.take\(pos, jnp.arange\(t\), axis=0\)"
+    text = r"pos\[:t\] by a symbolic t may have .*: write jnp.take\(pos, jnp.arange\(t\), axis=0\)"
     with pytest.raises(PtqError, match=text):
         dml.onnx.save(added(lambda pos, t: pos[:t]), tmp_path / "model.onnx", shapes="batch, t, 8")
     model = added(lambda pos, t: jnp.take(pos, jnp.arange(t), axis=0))

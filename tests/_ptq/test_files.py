@@ -222,7 +222,8 @@ def test_a_file_cannot_promise_one_answer(path):
 
 def test_a_file_of_another_version(path):
     np.savez(path, **changed(contents(path), format="jaxdml.ptq 1"))
-    with pytest.raises(PtqError, match=r"has the format 'jaxdml.ptq 1', this version reads 'jaxdml.ptq 6'"):
+    text = r"has the format 'jaxdml.ptq 1', this version reads 'jaxdml.ptq 2' to 'jaxdml.ptq 6'"
+    with pytest.raises(PtqError, match=text):
         load(path, network("plain").apply)
 
 

@@ -243,7 +243,7 @@ REFUSED = {
     by_folded_sum_in_body: "the equation of 'mul_1' has literals or arrays that depend on the sizes",
     by_layers_of_sizes: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
     by_repeated_rows_of_layers: "the scan 'scan_1' has layers, weights or scales that depend on the sizes",
-    by_swapped_shared_weights: "layer 'q' reads values that other equations compute than in calibration",
+    by_swapped_shared_weights: "layer 'q' reads values from other equations than in calibration",
     by_rows_of_long_inputs: "it lacks the scan 'scan_1', or this scan reads other values than in calibration",
     by_layers_of_short_inputs: "it has a new scan with convolutions or matrix products",
     by_permuted_weights: "the equation of 'dot_general_1' has literals or arrays that depend on the sizes",

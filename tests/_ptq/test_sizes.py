@@ -235,7 +235,7 @@ def by_halves(p, x):
 def test_a_layer_that_reads_other_values_is_not_new():
     w = {"w": normal(8, 8), "v": normal(8, 4)}
     model = dml.ptq.quantize(by_halves, w, [normal(16, 8)], progress=False)
-    with pytest.raises(dml.ptq.PtqError, match="layer 'v' reads values that other equations compute than in calibrati"):
+    with pytest.raises(dml.ptq.PtqError, match="layer 'v' reads values from other equations than in calibration"):
         model.apply(model.params, normal(8, 8))
 
 

@@ -43,8 +43,8 @@ def check_params(params: Any) -> None:
             raise PtqError(f"{text}: move other values into apply (equinox: eqx.partition(model, eqx.is_array))")
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             where = f"params{jax.tree_util.keystr(path)}"
-            text = "pass keys as inputs of apply, or create them in apply (nnx: pass the state rest of"
-            split = "graph, params, rest = nnx.split(module, nnx.Not(nnx.RngState), ...) as an input, too)"
+            text = "pass keys as inputs of apply, or create them in apply (nnx: write"
+            split = "graph, params, rest = nnx.split(module, nnx.Not(nnx.RngState), ...), and pass rest as an input)"
             raise PtqError(f"{where} is a random key: {text} {split}")
     if wrong := in_other_byte_order("params", params):
         raise PtqError(wrong)

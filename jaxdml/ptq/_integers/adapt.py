@@ -147,7 +147,7 @@ def _check(unit: Unit, other: Unit, constants: Mapping[str, Any]) -> None:
     for output in [*(name for name in now if name not in was), *(name for name in was if name not in now)]:
         found, where = (now[output], "has the new") if output in now else (was[output], "lacks the")
         if sorted(each.name for each in was.values()) == sorted(each.name for each in now.values()):
-            raise _Differs(f"layer {found.name!r} reads values that other equations compute than in calibration")
+            raise _Differs(f"layer {found.name!r} reads values from other equations than in calibration")
         raise _Differs(f"it {where} layer {found.name!r} ({' + '.join(found.source)})")
     for output in was:
         if was[output].source != now[output].source:
@@ -194,8 +194,8 @@ def _check_scan(unit: Unit, other: Unit, scan: str, constants: Mapping[str, Any]
 
 
 def _integers_of(body: Unit, constants: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Maps params of a scan's body that go into layers, weights, scales or constants to the text and shape of the value
-    around the scan.
+    """Maps each param of a scan's body that goes into layers, weights, scales or constants to the text and shape of its
+    value around the scan.
     """
     assert body.loop is not None
     makers, held = {name: each for each in body.program.equations for name in each.outputs}, set(constants)

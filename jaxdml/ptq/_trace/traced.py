@@ -29,7 +29,7 @@ DICT = "\nA batch that is a dict is one input of apply: write lambda params, bat
 LISTS = "\nA list of numbers is a pytree with an input for each number: write np.asarray(batch) in place of the list"
 LONG = 400  # characters of inputs in an error
 OF_SLICES = (
-    ".\nA slice pos[:t] by an open size t may have fewer than t elements: write jnp.take(pos, jnp.arange(t), axis=0)"
+    ".\nA slice pos[:t] by a symbolic t may have fewer than t elements: write jnp.take(pos, jnp.arange(t), axis=0)"
 )
 EARLIER = "\nThe inputs were ({0}) before"
 SAME = "\nThe model was quantized with inputs of these shapes and types: is apply the same function?"
