@@ -78,9 +78,9 @@ def quantize(
         whatever `products` is, unless a rule says otherwise. Filters of convolutions are int8.
       equalize: whether to divide channels with large values by factors, and to multiply the weights applied to these
         channels by the same factors. The channels are those of floats that are quantized for convolutions or products,
-        and those of values between two convolutions or products that only relu and operators that move or average
-        elements separate. The float function does not change, and rounding to integers loses less accuracy. The first
-        batch determines the magnitudes of values.
+        and those of values that pass from one convolution or product to the next only through relu and operators that
+        move or average elements. The float function does not change, and rounding to integers loses less accuracy. The
+        first batch determines the magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
         the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales

@@ -203,7 +203,7 @@ def sqnr_of(
                 error = (own[held] - value) / quantized.constants.get(factor_name(name), np.float32(1))
                 errors[name] = error.astype(exact[name].dtype)
 
-        # After `measure`, the exact value replaces the measured value; it is quantized if the measured value is.
+        # After `measure`, the exact value, quantized if the measured value is, replaces the measured value.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
@@ -263,7 +263,7 @@ def sqnr_of(
 
 
 def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> tuple[str, str]:
-    """Name and primitives of a value's layer; bias, clamps and movers after a contraction belong to its layer."""
+    """Name and primitives of a value's layer; a contraction's layer includes the bias, clamps and movers after it."""
     maker, words = makers.get(name), list[str]()
     last = maker
     while maker is not None:
@@ -355,7 +355,7 @@ def _powers(value: Any, exact: Any) -> Any:
     """Sums of squares of the signal and of the noise, both divided by the largest square of the signal.
 
     Squares of values beyond 1e19 would overflow float32, and those of values below 1e-19 would vanish. Equal elements,
-    such as the -inf of masked outputs, add no noise, and infinite ones add no signal.
+    such as the -inf of masked outputs, add no noise, and infinite elements add no signal.
     """
     dtype = jnp.complex64 if jnp.iscomplexobj(exact) else jnp.float32
     value, exact = value.astype(dtype), exact.astype(dtype)

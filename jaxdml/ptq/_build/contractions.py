@@ -94,8 +94,8 @@ def product(builder: Builder, equation: Equation) -> Converted:
         for start, axes in ((0, batch), (len(batch) + first, free), (len(batch) + second, free_b))
     )
     if is_weight:
-        # If the matrices are equal along a batch axis, as those that are repeated for each input, the axis counts as a
-        # free axis of `a`, and they are stored once. jnp.matmul leaves such an axis out if its size is 1.
+        # Matrices that are equal along a batch axis, such as those repeated for each input, are stored once, and the
+        # axis counts as a free axis of `a`. jnp.matmul leaves such an axis out if its size is 1.
         varying = builder.fixed.varying(b)
         equal = [i for i, axis in enumerate(batch_b) if axis not in varying]
         own = [i for i in range(len(batch)) if i not in equal]

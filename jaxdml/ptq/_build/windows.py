@@ -66,7 +66,7 @@ def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
         return _divides_by_size(builder, reader, count)
     found = builder.fixed.number(reader.inputs[1])
     number = float("nan") if found is None else float(found)
-    if not number or not count:  # of an empty image, which a window does not fit
+    if not number or not count:  # the mean of an empty image, such as the result of a window larger than its input
         return number == count and reader.name == "div"
     return abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
 
@@ -119,7 +119,7 @@ def _divides_by_counts(builder: Builder, reader: Equation, sums: Equation) -> bo
 
 
 def _maker(builder: Builder, value: Any, types: Collection[Any] | None = None) -> Equation | None:
-    """The equation that makes a fixed value, before changes of its shape, and conversions to `types` or to any type."""
+    """The equation that makes a fixed value, before broadcasts, reshapes and casts to `types`; None: to any type."""
     maker = builder.fixed.maker(value)
     while maker is not None and (
         maker.name in ("broadcast_in_dim", "reshape")

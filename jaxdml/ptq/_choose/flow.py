@@ -17,7 +17,7 @@ class Flow:
     """
 
     def __init__(self, graph: Graph, number: Callable[[str], Any]) -> None:
-        """`number` maps literals to their constants, and all other fixed values to None."""
+        """`number` maps literals to their numbers, and all other fixed values to None."""
         self.graph, self._number = graph, number
         self._makers, self._readers = graph.producers(), graph.consumers()
         self.data = set(graph.inputs)

@@ -102,7 +102,7 @@ def plan_of(
       modes: maps the result of each contraction, and of each sum in floats, to its mode.
       reasons: maps the first results of contractions and loops that stay in floats to the reasons.
       float_inputs: the graph's inputs that have a float type.
-      given: those of them that the caller gives, unlike the values that a loop carries.
+      given: the float inputs that the caller gives, unlike the values that a loop carries.
     """
     can = capable(flow, modes, float_inputs, given=given)
     want = wanted(flow, modes, can)
@@ -129,7 +129,7 @@ def plan_of(
 
 
 def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
-    """Maps each value to its roots, nearest first. Elementwise functions compute it from any one of its roots."""
+    """Maps each value to its roots, nearest first. From any one root, elementwise functions compute the value."""
     roots: dict[str, tuple[str, ...]] = {}
     for node in flow.data_nodes:
         output, data = node.outputs[0], flow.data_inputs(node)

@@ -275,7 +275,7 @@ def _loop_of(builder: Builder, node: Node) -> Loop:
 
 
 def _around(builder: Builder, node: Node, loop: Loop) -> list[str]:
-    """The values of which the params of a scan's body are steps or copies, in order."""
+    """The values around a scan that its body reads as params, each whole or one step at a time, in order."""
     equation = builder.program.equations[node.options["equation"]]
     return [equation.inputs[place] for place in loop.fixed_places]
 

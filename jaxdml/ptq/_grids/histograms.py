@@ -20,7 +20,7 @@ from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
 LEAST_EXPONENT = -100  # keeps bins / 2**exponent finite in float32
-# The search for the best range multiplies its ends by powers of two, then the best ends by factors near 1.
+# The search for the best range multiplies the widest ends by powers of two, then the best ends by factors near 1.
 OCTAVES = 2.0 ** -np.arange(11)
 STEPS = (2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-8, 9) / 96))
 

@@ -34,7 +34,7 @@ class Statistics(abc.ABC):
 
     @abc.abstractmethod
     def with_values(self, x: Array) -> Self:
-        """The statistics after another batch x, a float32 array that is not empty; `update` later adds to `count`."""
+        """The statistics after another batch x, a float32 array that is not empty. `update` adds x.size to `count`."""
 
     @abc.abstractmethod
     def with_devices(self, axis_name: str) -> Self:

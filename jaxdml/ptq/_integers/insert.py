@@ -138,8 +138,8 @@ class _Inserter:
             self._quantize(name)
 
     def _read(self, name: str, reads_integers: bool, mode: Mode = "float") -> str:
-        """The name that a node reads: that of the dequantized value if the node runs on integers, or if integers give
-        the value.
+        """The name under which a node reads a value: that of the dequantized value if the node runs on integers, or if
+        the value is computed on integers.
         """
         if mode == STATIC16 and name in self._plan.read_wide:
             return _named(wide_name(name), "dequantized")
@@ -166,7 +166,7 @@ class _Inserter:
         self._convert(DEQUANTIZE, _named(name, "quantized"), _named(name, "dequantized"), name)
 
     def _scale_weights(self, node: Node) -> None:
-        """Divides weights by the factors of the channels that they read."""
+        """Divides a contraction's weights by the factors of the channels that the weights multiply."""
         data, weight = node.inputs[:2]
         if weight in self._constants:
             factor, shape = self._constants[factor_name(data)], self._constants[weight].shape

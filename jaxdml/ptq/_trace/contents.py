@@ -1,8 +1,8 @@
 """Texts that identify the elements of fixed values, which are those that are computed without data.
 
 A batch axis of params that are repeated for each input, or any other axis along which all elements are equal, does not
-change a text: the axis may have any position and size, or be left out. So a text does not tell along which axes the
-elements lie, which `places_of` does.
+change a text: the axis may have any position and size, or be left out. So a text does not tell along which axes
+elements differ; `places_of` does.
 """
 
 import itertools
@@ -46,7 +46,7 @@ def _keeps_elements(equation: Equation, program: Program, fixed: FixedValues) ->
 
 def places_of(name: str, equation: Equation | None, program: Program, fixed: FixedValues) -> str:
     """The axes along which elements of a fixed value may differ: by their roles in a product that reads the value, else
-    counted from the last axis. For some sizes, JAX leaves out leading axes.
+    counted from the last axis, because JAX leaves out leading axes for some sizes.
     """
     groups: dict[str, Any] = {"": range(program.avals[name].ndim)}
     if equation is not None and equation.name == "dot_general":

@@ -53,7 +53,7 @@ class Known(NamedTuple):
       kind: its path; for a param of a body, also whether all steps share it.
       text: the text of its value, as in `Texts.contents`.
       shape: the shape of its value.
-      is_rounded: whether the function applies `fake_quantize` to the value around the scan that it is part of.
+      is_rounded: whether the function applies `fake_quantize` to the value outside of the scan that reads it.
     """
 
     kind: tuple[Any, ...]
@@ -104,7 +104,9 @@ def _identities(program: Program) -> dict[str, str]:
 
 
 def _params_of(program: Program, fixed: FixedValues, name: str) -> str:
-    """The params from which a fixed value is computed. Other values around a scan may be literals for other sizes."""
+    """The params from which a fixed value is computed, without those in `without_param`: they may be literals for other
+    sizes.
+    """
     return " ".join(leaf for leaf in fixed.leaves(name) if leaf not in program.without_param)
 
 
@@ -115,7 +117,7 @@ class Texts(NamedTuple):
 
     Attributes:
       operations: maps each value computed from data to texts of its equation and of the equation's fixed inputs.
-      contents: maps each fixed value to a text, which sizes change if they change the elements or their axes.
+      contents: maps each fixed value to a text. The sizes of inputs change it only if they change elements or axes.
     """
 
     operations: Mapping[str, tuple[str, ...]]

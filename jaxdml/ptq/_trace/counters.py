@@ -258,7 +258,7 @@ def _evaluated(
 
     Args:
       body: the body.
-      values: maps its constants and inputs to their values, and those in `sliced` to one slice.
+      values: maps constants and inputs of the body to their values, and the arrays in `sliced` to one slice.
       sliced: the arrays that are sequences now.
       read: the values to compute.
     """

@@ -21,7 +21,7 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text, primitives_in
 
-# The sizes of their results depend only on the sizes of their inputs.
+# Movers and casts whose results have sizes that depend only on the sizes of their inputs.
 MOVERS_OF_WEIGHTS = ("convert_element_type", "expand_dims", "squeeze", "transpose")
 CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general")
 

@@ -168,7 +168,7 @@ def _padded(axes: Axes, params: Mapping[str, Any]) -> Axes:
 
 
 def _along(axes: Axes, params: Mapping[str, Any]) -> Axes:
-    """The axes of a result that may differ along the axis `axis` or `dimension`, even if its inputs do not."""
+    """The inputs' varying axes, and `axis` or `dimension`, along which the result may vary even if no input does."""
     return axes | {params["axis"] if "axis" in params else params["dimension"]}
 
 

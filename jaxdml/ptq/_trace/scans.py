@@ -120,7 +120,7 @@ def loop_of(
       equation: the scan.
       avals: maps each value of the program around the scan to its shape and type.
       is_data: returns whether the input at a position depends on data.
-      path: returns the path of the parameter from which the input at a position is computed, or a word.
+      path: returns the path of the parameter from which the input at a position is computed; a word if there is none.
     """
     jaxpr = equation.params["jaxpr"]
     within = [var.aval.ndim for var in jaxpr.jaxpr.invars]
@@ -201,8 +201,8 @@ def with_body(
 
     Args:
       node: the scan's node, without a body.
-      graph: the body. Outputs beyond the scan's own results become further outputs of the node. The shared params of
-        the loop that its nodes read, and that are not its constants, become inputs.
+      graph: the body. Outputs beyond the scan's own results become further outputs of the node. Shared params of the
+        loop become inputs of the node if the body reads them, and they are not constants of the body.
       loop: the analyzed scan.
       updates: maps each further output to the constant that the output replaces after each step; see `Body`.
     """
