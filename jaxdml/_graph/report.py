@@ -21,9 +21,10 @@ FROM_PARAMETERS = "it depends only on parameters"
 PRODUCT_OF_PARAMETERS = "it depends only on parameters: compute it once, and pass the result in params"
 COMPUTED_BY = "kept in floats: {} computes its input"
 CONTRACTION_SOURCES = frozenset((
-    "conv_general_dilated", "dot_general", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM",
-    "DynamicQuantizeMatMul", "Einsum", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "LSTM", "MatMul",
-    "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul",
+    "conv_general_dilated", "dot_general", "ragged_dot_general", "Conv", "ConvInteger", "ConvTranspose",
+    "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "Einsum", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "LSTM",
+    "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QAttention", "QGemm", "QLinearConv",
+    "QLinearMatMul",
 ))  # fmt: skip
 # Functions that consist of several operators, each with the operators that identify the function.
 FUNCTIONS = (

@@ -132,6 +132,13 @@ def test_products_of_parameters_alone_are_no_layers():
     assert text.splitlines()[-2].startswith("1 of 1 convolutions and products")
 
 
+def test_products_of_experts_with_their_own_rows_count_as_products():
+    apply = lambda p, x: lax.ragged_dot(x @ p["w"], jnp.stack([p["u"], p["v"]]), jnp.array([1, 3]))  # noqa: E731
+    text = str(quantize(apply, PARTS, [X], progress=False))
+    assert "\n1 of 2 convolutions and products" in text
+    assert "there is no quantized ragged_dot_general" in text
+
+
 def test_a_product_of_several_axes_counts_once():
     apply = lambda p, x: jnp.einsum("nab,abc->nc", x.reshape(-1, 2, 4), p["w"].reshape(2, 4, 8))  # noqa: E731
     assert "\n1 of 1 convolutions and products" in str(quantize(apply, PARTS, [X], progress=False))
