@@ -31,6 +31,10 @@ REFUSED = [
     (
         lambda y: lax.abs(lax.convert_element_type(y, np.complex64)), "the operator Abs of opset 17 does not take comp"
     ),
+    (
+        lambda y: lax.abs(lax.convert_element_type(y, np.complex64) - jnp.full(y.shape, 1j)),
+        "the operator Sub of opset 17 does not take complex64",
+    ),
     (lambda y: -jnp.abs(y).astype(jnp.uint8), "the operator Neg of opset 17 does not take uint8"),
 ]  # fmt: skip
 

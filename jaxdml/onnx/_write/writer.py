@@ -105,11 +105,11 @@ class Writer:
         return jnp.dtype(self.shapes[name].dtype)
 
     def number(self, name: str) -> float | None:
-        """The number that all elements of a value are known to equal; None for other values."""
+        """The real number that all elements of a value are known to equal; None for other values."""
         if name in self.numbers:
             return self.numbers[name]
         value = self.constants.get(name)
-        if not isinstance(value, np.ndarray) or not 0 < value.size <= LARGE:
+        if not isinstance(value, np.ndarray) or not 0 < value.size <= LARGE or np.iscomplexobj(value):
             return None
         return float(value.flat[0]) if value.size == 1 or (value == value.flat[0]).all() else None
 
