@@ -138,6 +138,28 @@ def test_scans_read_values_computed_from_sizes(f):
             assert decibels(f(P, x), model.apply(model.params, x)) > 24
 
 
+def by_distances(p, x):
+    """Scores of each row and each distance, as in the attention of Shaw et al. and of Transformer-XL."""
+    places, y = jnp.arange(x.shape[1]), x @ p["w"][0]
+    return jnp.einsum("bid,ijd->bij", y, p["positions"][places[:, None] - places[None] + 4])
+
+
+def by_all_distances(p, x):
+    places, scores = jnp.arange(x.shape[1]), (x @ p["w"][0]) @ p["positions"].T
+    return jnp.take_along_axis(scores, (places[:, None] - places[None] + 4)[None], 2)
+
+
+@pytest.mark.rare
+def test_matrices_that_depend_on_a_length_have_a_remedy():
+    x = X[:, :4]
+    model = quantize(by_distances, P, [x], progress=False)
+    with pytest.raises(PtqError, match="or multiply by the matrix of the longest input and slice the result, if a len"):
+        model.apply(model.params, x[:, :3])
+    model = quantize(by_all_distances, P, [x], progress=False)
+    for each in (x, x[:, :3]):
+        assert decibels(model.apply(model.params, each), by_distances(P, each)) > 30
+
+
 @pytest.mark.rare
 def test_a_mask_around_a_scan_has_the_bits_of_one_in_its_body():
     outer, inner = (quantize(f, P, [X], progress=False) for f in (causal, causal_in_body))

@@ -92,7 +92,8 @@ def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Progr
 
 
 SAME_LAYERS = "write apply so that the sizes of inputs do not change its layers"
-ONE_EXAMPLE = (
+LONGEST_OR_ONE_EXAMPLE = (
+    "multiply by the matrix of the longest input and slice the result, if a length differs, or "
     "quantize the function of one example under jax.vmap, if only the batch size differs: "
     "lambda params, x: jax.vmap(lambda one: apply(params, one[None])[0])(x)"
 )
@@ -161,7 +162,7 @@ def _check(unit: Unit, other: Unit, constants: Mapping[str, Any]) -> None:
             before = quantized.shape[quantized.ndim - len(shape) :]
             if before != shape:
                 text = f"the weights of layer {each.name!r}, computed from params and sizes, have the shape {shape}"
-                raise _Differs(f"{text}, but had {before}", ONE_EXAMPLE)
+                raise _Differs(f"{text}, but had {before}", LONGEST_OR_ONE_EXAMPLE)
     # Movers, such as a split into heads, may have other names, so the value that indexes a table is identified by the
     # value whose range it takes.
     before, after = (
