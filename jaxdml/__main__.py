@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 import jaxdml
-from jaxdml import reference
 from jaxdml.examples import digits
 
 LOWEST_ACCURACY = 95.0  # percent
@@ -92,7 +91,7 @@ def _compare(calls: list[digits.Call]) -> int:
     total = 0
     for operator in dict.fromkeys(call.layer.operator for call in calls):
         own = [call for call in calls if call.layer.operator == operator]
-        expected = [getattr(reference, operator)(*call.arguments, **call.layer.options) for call in own]
+        expected = [getattr(jaxdml.reference, operator)(*call.arguments, **call.layer.options) for call in own]
         differing = sum(_count_differing(call.output, right) for call, right in zip(own, expected, strict=True))
         _show(f"{operator:34}{len(own):7}{sum(call.output.size for call in own):12,}{differing:12,}")
         total += differing

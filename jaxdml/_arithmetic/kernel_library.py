@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from jaxdml.errors import DescError, api_boundary
+
 ENVIRONMENT = "JAXDML_KERNELS"
 SETS = ("avx2", "avx512_vnni", "amx_int8", "neon", "neon_dotprod", "neon_i8mm")  # instruction sets
 VERSION = "0.8.0"  # the version of jaxdml-cpu that this package needs
@@ -90,8 +92,8 @@ def kernels() -> str:
     return f"native: {_reason}"
 
 
-@contextlib.contextmanager
-def use_kernels(which: str) -> Iterator[None]:
+@api_boundary
+def use_kernels(which: str) -> contextlib.AbstractContextManager[None]:
     """A context in which operators run on the native kernels of the CPU, or on XLA's kernels.
 
     The results are the same. `jax.jit` compiles a function once for each choice. The environment variable
@@ -103,14 +105,23 @@ def use_kernels(which: str) -> Iterator[None]:
       which: "native" or "xla".
 
     Raises:
-      ValueError: if `which` has another value, or native kernels are not available; the error says why.
+      DescError: if `which` has another value, or native kernels are not available; the error says why.
 
     Source: https://docs.jax.dev/en/latest/ffi.html
     """
     if which not in ("native", "xla"):
         sets = f"to choose an instruction set, set the environment variable {ENVIRONMENT}"
-        raise ValueError(f"use_kernels: `which` is {which!r}, expected 'native' or 'xla'; {sets}")
+        raise _misused(f"`which` is {which!r}, expected 'native' or 'xla'; {sets}", which)
     if which == "native" and _library is None:
-        raise ValueError(f"use_kernels: there are no native kernels: {_reason}")
+        raise _misused(f"there are no native kernels: {_reason}", which)
+    return _using(which)
+
+
+def _misused(text: str, which: Any) -> DescError:
+    return DescError(f"use_kernels: {text}", operator="use_kernels", tensor="which", rule="argument", received=which)
+
+
+@contextlib.contextmanager
+def _using(which: str) -> Iterator[None]:
     with _chosen(which):
         yield

@@ -38,7 +38,7 @@ print(dml.quantized_linear_matrix_multiply(
 try:
     with dml.use_kernels("native"):
         pass
-except ValueError as error:
+except dml.DescError as error:
     print(error)
 """)
     assert done.returncode == 0, done.stderr
@@ -106,8 +106,10 @@ def test_the_environment_chooses():
 
 @pytest.mark.parametrize("which", ["XLA", "avx2", None])
 def test_use_kernels_names_what_it_takes(which):
-    with pytest.raises(ValueError, match=r"`which` is .*, expected 'native' or 'xla'"), dml.use_kernels(which):
-        pass
+    """The error comes before the context is entered."""
+    with pytest.raises(dml.DescError, match=r"^use_kernels: `which` is .*, expected 'native' or 'xla'") as caught:
+        dml.use_kernels(which)
+    assert (caught.value.operator, caught.value.tensor, caught.value.received) == ("use_kernels", "which", which)
 
 
 def fake(**members):

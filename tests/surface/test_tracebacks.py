@@ -46,6 +46,7 @@ WRONG = {
     "desc_from_dict": lambda: dml.desc_from_dict({"Type": "x"}),
     "check_feature_support": lambda: dml.check_feature_support("x"),
     "calc_buffer_tensor_size": lambda: dml.calc_buffer_tensor_size(3, (1,)),
+    "use_kernels": lambda: dml.use_kernels("avx2"),
     "scale_and_zero_point": lambda: dml.ptq.scale_and_zero_point(1.0, -1.0, jnp.int8),
     "quantize": lambda: dml.ptq.quantize(3, LINEAR, [X]),
     "model": lambda: quantized().apply({}, X),
