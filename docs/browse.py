@@ -1,10 +1,11 @@
 """`python docs/browse.py build/docs FOLDER`: the site in Chromium, on a wide and a narrow screen, light and dark.
 
 It fails if a page is wider than its window or far too long, if anything in it scrolls sideways (on a narrow screen,
-anything but code), if a page shows TeX, misses an image, logs an error or requests a missing file, if the first screen
-of the first page does not show how to begin, or if the search does not find an existing page. It writes screenshots of
-a few pages to FOLDER. It needs the extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or
-that of `playwright install chromium`. Without a Chromium it prints so, and succeeds.
+anything but code), if a page shows TeX, misses an image, logs an error or requests a missing file, if the sidebar does
+not show the entry of a page, if the first screen of the first page does not show how to begin, or if the search does
+not find an existing page. It writes screenshots of a few pages to FOLDER. It needs the extra `docs` and a Chromium: the
+one that `CHROMIUM` names, that of the system, or that of `playwright install chromium`. Without a Chromium it prints
+so, and succeeds.
 """
 
 import functools
@@ -40,6 +41,10 @@ SCROLLING = "ignored => [...document.querySelectorAll('main *')].filter(x => x.o
 SCROLLING += " && x.scrollWidth > x.clientWidth + 1 && getComputedStyle(x).overflowX != 'visible')"
 SCROLLING += ".map(x => x.innerText.trim().slice(0, 40).replace(/\\s+/g, ' '))"
 END_OF_CODE = "place => document.querySelectorAll('main pre')[place]?.getBoundingClientRect().bottom ?? Infinity"
+
+# The sidebar scrolls by itself; a page that is not listed there has no entry.
+ENTRY = "[...document.querySelectorAll('#pst-primary-sidebar .bd-docs-nav .active > a')].slice(-1)"
+HIDDEN = f"{ENTRY}.some(x => x.getBoundingClientRect().top < 0 || x.getBoundingClientRect().bottom > innerHeight)"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -86,6 +91,8 @@ def faults(window: Page, page: str, width: int) -> Iterator[str]:
             yield f"{page} is {tall} pixels long"
         if page == HOME and (end := window.evaluate(END_OF_CODE, FIRST - 1)) > WIDTHS[WIDE]:
             yield f"{page} begins with {FIRST} blocks of code that end at {end}, below the first {WIDTHS[WIDE]} pixels"
+        if window.evaluate(HIDDEN):
+            yield f"{page} has its entry in the sidebar out of sight"
         yield from (f"{page} lacks the image {image}" for image in window.evaluate(MISSING_IMAGES))
         if found := TEX.search(window.evaluate(WORDS)):
             yield f"{page} shows TeX: {found[0]}"

@@ -49,6 +49,7 @@ html_favicon = "static/icon.svg"
 html_extra_path = ["site"]
 html_static_path = ["static"]
 html_css_files = ["jaxdml.css"]
+html_js_files = ["sidebar.js"]
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True, "use_fullscreen_button": False}
 html_show_sourcelink = False
 html_use_index = False  # the search finds names, and so does the list in docs/reference/index.md

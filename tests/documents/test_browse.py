@@ -24,6 +24,8 @@ def box(width, tag="div"):
 
 
 SCROLLS = "has a box that scrolls sideways in a window of {}: 'block'"
+ENTRY = '<p class="active" style="position: fixed; top: {}px"><a>entry</a></p>'
+SIDEBAR = f'<div id="pst-primary-sidebar"><div class="bd-docs-nav">{ENTRY}{ENTRY}</div></div>'
 # The content of a page, and what is said of it.
 BAD = {
     "docs/too_wide": (BLOCK.format(1500, 5), [f"is 1500 pixels wide in a window of {width}" for width in (1440, 390)]),
@@ -34,6 +36,8 @@ BAD = {
     "benchmarks/results/forgotten_cpu": (box(1500), [SCROLLS.format(1440)]),
     "docs/too_long": (BLOCK.format(5, 6001), ["is 6001 pixels long"]),
     "docs/index": (BLOCK.format(5, 900) + CODE, ["begins with 3 blocks of code that end at"]),
+    "docs/entry_below": (SIDEBAR.format(9, 895), ["has its entry in the sidebar out of sight"]),
+    "docs/entry_above": (SIDEBAR.format(9, -40), ["has its entry in the sidebar out of sight"]),
     "docs/image": ('<img src="none.png">', ["logs Failed to load resource", "lacks the image"]),
     "docs/logs": ("<script>console.error('a message')</script>", ["logs a message"]),
     "docs/throws": ("<script>throw Error('a message')</script>", ["has an error: Error: a message", "    at http://"]),
@@ -58,6 +62,7 @@ GOOD = {
     "docs/narrow": BLOCK.format(390, 6000),
     "docs/code": box(1000, "pre") + r"<pre>\alpha $HOME $x</pre><p><code>\frac{a}{b} $a$</code></p>",
     "docs/words": r"<p>'^mix\.filter$', keep='float' or '^stem$'; a_b, 2^31, [a](b), 5 $ and 6 $</p>",
+    "docs/entry": SIDEBAR.format(-40, 9),
     "docs/reference/long": BLOCK.format(5, 6001),
     "benchmarks/results/forgotten_cpu": box(1000),
     "search": FOUND.format(CONVOLUTION + RELU6),
