@@ -78,10 +78,9 @@ def test_public_classes_and_functions_are_of_jaxdml():
     for name in CLASSES | functions:
         assert (PUBLIC[name].__module__, PUBLIC[name].__qualname__) == ("jaxdml", name)
     assert modules == {"checked", "dxdispatch", "ptq"}
-    for name in set(dml.ptq.__all__) - {"PtqError"}:
-        assert getattr(dml.ptq, name).__module__ == "jaxdml.ptq"
-    for name in set(dml.dxdispatch.__all__) - {"DxDispatchError"}:
-        assert getattr(dml.dxdispatch, name).__module__ == "jaxdml.dxdispatch"
+    for module in (dml.dxdispatch, dml.onnx, dml.ptq):
+        for name in (name for name in module.__all__ if not name.endswith("Error")):
+            assert getattr(module, name).__module__ == module.__name__
 
 
 def test_functions_are_pickled_by_their_public_path():

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import inspect
 import os
 import re
 import stat
@@ -115,7 +116,7 @@ def _target(path: Path) -> Path:
 
 def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> None:
     if not isinstance(model, Model):
-        text = f"model is of type {type(model).__name__}, expected a jaxdml.ptq.Model"
+        text = f"model is of type {inspect.formatannotation(type(model))}, expected a jaxdml.ptq.Model"
         raise ArgumentTypeError(f"{text}: write save(model, path) with what jaxdml.ptq.quantize returned")
     path_of("path", path)
     file_path(path, ModelFileError)

@@ -75,6 +75,9 @@ def test_wrong_types(model, tmp_path):
     )
     with pytest.raises(ArgumentTypeError, match=text):
         dml.onnx.save(lambda x: x, tmp_path / "model.onnx")
+    saved(model, tmp_path / "model.onnx")
+    with pytest.raises(ArgumentTypeError, match=r"^model is of type jaxdml\.onnx\.Model, expected a jaxdml.ptq.M"):
+        dml.onnx.save(dml.onnx.load(tmp_path / "model.onnx"), tmp_path / "other.onnx")
     with pytest.raises(ArgumentTypeError, match="path is of type int, expected a path"):
         dml.onnx.save(model, 3)
 
