@@ -157,7 +157,10 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
     shape = np.shape(bias)
     if len(shape) != 1 or np.shape(input_scale) != () or np.shape(filter_scale) not in ((), shape):
         shapes = f"bias has shape {shape}, input_scale {np.shape(input_scale)}, filter_scale {np.shape(filter_scale)}"
-        raise PtqError(f"{name}: {shapes}, expected [channels], [] and [channels] or []")
+        raise PtqError(
+            f"{name}: {shapes}, expected a bias [channels], one input_scale, "
+            "and one filter_scale or a value for each channel"
+        )
     biases, by_input, by_filter = (_flushed(x) for x in _same_kind(*given))
     xp = namespace_of(biases)
     by_input, by_filter = (xp.broadcast_to(x, shape) for x in (by_input, by_filter))
