@@ -70,7 +70,13 @@ def test_batch_norm_of_linen_in_training_mode():
     for apply in (train, lambda variables, x: train(variables, x)[0]):
         with pytest.raises(PtqError, match=r"as BatchNorm in training mode does.*\(flax: use_running_average=True; eq"):
             dml.ptq.quantize(apply, variables, [IMAGES], progress=False)
-    model = dml.ptq.quantize(functools.partial(module.apply, train=False), variables, [IMAGES], progress=False)
+    for params in (variables["params"], {"params": variables["params"]}):
+        with pytest.raises(PtqError, match=r"\nparams must be all variables that flax's init returned, such as {'para"):
+            dml.ptq.quantize(module.apply, params, [IMAGES], progress=False)
+    with pytest.raises(PtqError, match=r"\napply updates variables, as BatchNorm in training mode does: ") as caught:
+        dml.ptq.quantize(functools.partial(module.apply, train=True), variables, [IMAGES], progress=False)
+    apply = eval(str(caught.value).partition("such as ")[2], {"module": module})
+    model = dml.ptq.quantize(apply, variables, [IMAGES], progress=False)
     assert is_right(model, module.apply, variables, IMAGES, 20)
 
 

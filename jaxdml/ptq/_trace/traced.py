@@ -27,6 +27,13 @@ MODULE = (
 )
 DICT = "\nA batch that is a dict is one input of apply: write lambda params, batch: apply(params, {0})"
 LISTS = "\nA list of numbers is a pytree with an input for each number: write np.asarray(batch) in place of the list"
+OF_FLAX = {
+    "ScopeCollectionNotFound": "\nparams must be all variables that flax's init returned, such as {'params': ...}",
+    "ModifyScopeVariableError": (
+        "\napply updates variables, as BatchNorm in training mode does: quantize apply in inference mode, such as "
+        "lambda variables, x: module.apply(variables, x, train=False)"
+    ),
+}  # advice by the name of the error
 LONG = 400  # characters of inputs in an error
 OF_SLICES = (
     ".\nA slice pos[:t] by a symbolic t may have fewer than t elements: write jnp.take(pos, jnp.arange(t), axis=0)"
@@ -92,7 +99,8 @@ class Traced:
         except Exception as error:  # the function may raise anything
             text = f"apply cannot be traced with the inputs ({words})"
             is_cut_short = re.search(r"ncompatible shapes.*\bmin\(", str(error))
-            advice = remedy or (OF_SLICES if is_cut_short else "" if self._earlier else _advice(apply, inputs))
+            advice = remedy or OF_FLAX.get(type(error).__name__, "")
+            advice = advice or (OF_SLICES if is_cut_short else "" if self._earlier else _advice(apply, inputs))
             if not advice and self._earlier not in ("", words):
                 advice = EARLIER.format(self._earlier)
             raise PtqError(f"{text}: {type(error).__name__}: {error}{advice}") from error
