@@ -13,7 +13,6 @@ from jax import lax
 import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
-from jaxdml._arithmetic.exact_calls import in_one_call
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.interpreter import inner_jaxprs
 from jaxdml._exact.rules import wide_product
@@ -89,27 +88,6 @@ def test_a_loop_below_vmap():
     x = -np.abs(X)
     f = dml.exact(lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.exp(c) * np.float32(0.3), x))
     assert_same_bits(jax.vmap(f)(x), doubled(doubled(doubled(x))))
-
-
-@pytest.mark.oldest
-def test_gradients_are_xlas_and_exact_gradients_are_exact():
-    def f(x):
-        return (jnp.tanh(x) * x).sum()
-
-    assert_same_bits(jax.grad(dml.exact(f))(X), jax.grad(f)(X))
-    t, one = floats.tanh(X), np.float32(1)
-    rest = floats.sub(one, t)
-    if "one_minus_square" in str(jax.make_jaxpr(jax.grad(f))(X)):
-        right = floats.add(t, floats.mul(X, floats.mul(rest, floats.add(one, t))))
-    else:  # jax before 0.12 has another formula for the derivative of tanh
-        product = floats.mul(X, rest)
-        right = floats.add(floats.add(t, product), floats.mul(product, t))
-    got = jax.jit(dml.exact(jax.grad(f)))(X)
-    assert_same_bits(got, right)
-    with jax.disable_jit():
-        assert_same_bits(dml.exact(jax.grad(f))(X), got)
-    value, _ = jax.value_and_grad(dml.exact(f))(X)
-    assert_same_bits(value, dml.exact(f)(X))
 
 
 def test_half_precision_rounds_once_after_each_function():
@@ -372,19 +350,6 @@ def test_printing_and_callbacks_stay(capsys):
     jax.effects_barrier()
     assert capsys.readouterr().out == f"first {X[0]}\n"
     assert_same_bits(np.asarray(seen), X[1:2])
-
-
-@pytest.mark.oldest
-def test_derivatives_of_exact_calls_are_evaluated_by_the_rules():
-    """JAX names the derivative of a call after the call; tanh stands for a function with one answer.
-
-    The derivative of a call adds its terms before others are added, so the gradient is compared with that of a call.
-    """
-
-    def gradient(tanh):
-        return jax.jit(dml.exact(jax.grad(lambda x: (tanh(x) * x).sum())))
-
-    assert_same_bits(gradient(lambda x: in_one_call(jnp.tanh, (x,)))(X), gradient(jax.jit(jnp.tanh))(X))
 
 
 def test_no_name_escapes_the_rules():
