@@ -24,6 +24,7 @@ from jaxdml.onnx._write.writer import QDQ, Grid, Writer
 from jaxdml.ptq._integers.operators import pooled_axes, window_of_images
 
 OTHER_FORM = "write form='qdq', or quantize with numerics='onnxruntime'"
+WITHOUT_INT32 = 21  # from this opset on, the DirectML provider dequantizes int32 only by com.microsoft's operator
 EXACT_SUM = 2**24 // 255  # the maximum number of 8-bit elements whose sum is exact in float32
 EXACT_MEAN = 2**21 // 255  # the maximum number of 8-bit elements whose mean, times their number, rounds to their sum
 
@@ -73,9 +74,10 @@ def _dequantized_operand(writer: Writer, node: Node, name: str, grid: Grid, axis
 
 def _bias(writer: Writer, name: str, scale: np.ndarray) -> str:
     """A dequantized int32 bias, whose scale is that of the sums of products."""
+    contrib = np.float32 if writer.options.opset >= WITHOUT_INT32 else None
     bias = writer.parameter(name, f"{writer.name}.bias", np.asarray(writer.constants[name]))
     scales = writer.array(np.broadcast_to(scale, writer.shape(name)), f"{writer.name}.bias_scale")
-    return writer.emit("DequantizeLinear", bias, scales, axis=0)
+    return writer.emit("DequantizeLinear", bias, scales, contrib=contrib, axis=0)
 
 
 def _float_bias(writer: Writer, name: str) -> str:
