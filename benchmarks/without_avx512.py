@@ -5,6 +5,7 @@ libraries are copied to build/, each cpuid in them becomes a trap, and a handler
 and AMX: onnxruntime, XLA and jaxdml then run their code for AVX2. Needs Linux, cc and binutils.
 """
 
+import fcntl
 import importlib.util
 import os
 import re
@@ -50,7 +51,21 @@ def build_handler(to: Path) -> Path:
 
 
 def prepare() -> Path:
-    """The folder with the handler and a copy of each package; copies only packages whose version has no copy yet."""
+    """The folder with the handler and a copy of each package; makes what is missing or older than its source.
+
+    Other processes that prepare the folder wait, because tests that run at the same time share it.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _copy_packages()
+        handler = FOLDER / "handler.so"
+        if not handler.exists() or handler.stat().st_mtime < HANDLER.stat().st_mtime:
+            build_handler(handler)
+    return FOLDER
+
+
+def _copy_packages() -> None:
     for name in PACKAGES:
         copy, mark = FOLDER / name, FOLDER / f"{name}-{metadata.version(name)}"
         if mark.exists():
@@ -64,14 +79,11 @@ def prepare() -> Path:
         count = sum(replace_cpuid(library) for library in copy.rglob("*.so*") if not library.is_symlink())
         print(f"{name}: {count} times cpuid")
         mark.touch()
-    build_handler(FOLDER / "handler.so")
-    return FOLDER
 
 
 def main() -> None:
     if len(sys.argv) < 2:
         sys.exit("usage: python -m benchmarks.without_avx512 -m benchmarks [options]")
-    FOLDER.mkdir(parents=True, exist_ok=True)
     folder = prepare()
     path = os.pathsep.join([str(folder), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
     seen = {"LD_PRELOAD": str(folder / "handler.so"), "PYTHONPATH": path}
