@@ -1,7 +1,6 @@
 """Every rule, called in every way: the bits are those of `jaxdml.reference.floats`."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import jaxdml as dml
 from _exact import battery
 from _exact.battery import X, Y, assert_all_same, everything
 from helpers.compare import assert_same_bits
-from helpers.marks import rarely_on_xla, rest_rarely
+from helpers.marks import CAN_HIDE, rarely_on_xla, rest_rarely
 from helpers.native_calls import needs_native
 from helpers.on_devices import run_on_eight
 
@@ -105,10 +104,6 @@ PROCESSORS = {
     "no optimization": {"XLA_FLAGS": "--xla_backend_optimization_level=0", "JAXDML_KERNELS": "xla"},
     "little optimization": {"XLA_FLAGS": "--xla_backend_optimization_level=1", "JAXDML_KERNELS": "xla"},
 }
-CPUINFO = Path("/proc/cpuinfo")
-CAN_HIDE = (
-    CPUINFO.exists() and "avx512f" in CPUINFO.read_text() and all(map(shutil.which, ("cc", "objdump", "readelf")))
-)
 
 
 @pytest.mark.rare

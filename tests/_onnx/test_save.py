@@ -1,5 +1,10 @@
 """Files of jaxdml.onnx.save: the bits that onnxruntime and jaxdml.onnx.load compute from them, and their names."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +12,10 @@ import onnx
 import pytest
 
 import jaxdml as dml
-from _onnx.saved import EXACT, LEVELS, inputs_of, kinds, quantized, run, saved, session
+from _onnx.saved import EXACT, LEVELS, has_int8_products, inputs_of, kinds, quantized, run, saved, session
 from _onnx.test_saved_for_directml import not_registered
 from helpers.compare import assert_same_bits
-from helpers.marks import rest_rarely
+from helpers.marks import CAN_HIDE, rest_rarely
 from helpers.one_node import on_x64_alone
 from jaxdml.errors import DescError
 
@@ -40,11 +45,37 @@ def test_the_bits_are_those_of_apply(name, way, tmp_path):
     assert_same_bits(loaded.apply(loaded.params, x)["output"], expected)
 
 
+FUSED = {"EXTENDED", "ENABLE"}  # levels at which onnxruntime fuses operators across QuantizeLinear
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_int8_weights_are_exact_where_onnxruntime_is_told_so(form, tmp_path):
+    """Where they saturate, an optimization of the level extended makes them uint8; no lower level does."""
     model, x = quantized("CNN", numerics="onnxruntime"), inputs_of("CNN")
     saved(model, tmp_path / "model.onnx", form)
+    expected = applied(model, x)
+    for precise, exact in (("1", FUSED), ("0", set())):
+        options = {"session.x64quantprecision": precise}
+        same = {
+            level
+            for level in LEVELS
+            if np.array_equal(*run(tmp_path / "model.onnx", x, level=level, **options).values(), expected)
+        }
+        exact = {*LEVELS} if has_int8_products() else exact
+        levels = FUSED if form == "qdq" else {*LEVELS}
+        assert same & levels == exact & levels
+
+
+@pytest.mark.rare
+@on_x64_alone
+def test_int8_values_of_integer_operators_are_not_loaded_where_onnxruntime_is_told_so(tmp_path):
+    """docs/onnx_saving.md recommends the form "qdq" for them, whose bits are then those of apply."""
+    model, x = quantized("CNN", numerics="onnxruntime", activations=jnp.int8), inputs_of("CNN")
+    saved(model, tmp_path / "model.onnx", "qoperator")
+    with pytest.raises(Exception, match=r"Failed to find kernel for .*QLinearConv"):
+        session(tmp_path / "model.onnx", **{"session.x64quantprecision": "1"})
+    saved(model, tmp_path / "model.onnx")
     (received,) = run(tmp_path / "model.onnx", x, **{"session.x64quantprecision": "1"}).values()
     assert_same_bits(received, applied(model, x))
 
@@ -56,6 +87,18 @@ def test_steps_that_share_int8_weights_are_not_loaded_where_onnxruntime_is_told_
     saved(quantized("scan", numerics="onnxruntime"), tmp_path / "model.onnx")
     with pytest.raises(Exception, match="Attempt to replace the existing tensor"):
         session(tmp_path / "model.onnx", **{"session.x64quantprecision": "1"})
+
+
+@pytest.mark.rare
+def test_processors_without_int8_products():
+    """The tests of bits again, with AVX-512 hidden from onnxruntime if the processor has it."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "JAXDML_TESTS_"))}
+    through = ["-m", "benchmarks.without_avx512"] if CAN_HIDE else []
+    tests = ["-m", "rare or not rare", "-k", "the_bits_are or told_so", str(Path(__file__))]
+    command = [sys.executable, *through, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *tests]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.rare

@@ -1,10 +1,17 @@
 """Which tests run on each set of kernels, and which only in `make test-all`."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 import jaxdml as dml
 
 HAS_NATIVE = dml.kernels().startswith("native")
+CPUINFO = Path("/proc/cpuinfo")
+CAN_HIDE = (  # whether `python -m benchmarks.without_avx512` can run, and has something to hide
+    CPUINFO.exists() and "avx512f" in CPUINFO.read_text() and all(map(shutil.which, ("cc", "objdump", "readelf")))
+)
 RARE_XLA = pytest.param("xla", marks=pytest.mark.rare)
 
 
