@@ -108,6 +108,8 @@ def test_biases_of_later_opsets_are_registered_and_have_the_same_bits(weights, t
     loaded = dml.onnx.load(tmp_path / "model.onnx", numerics="onnxruntime")
     assert_same_bits(loaded.apply(loaded.params, x)["output"], expected)
     assert reports.of_file(loaded, model) == reports.of_function(model)
+    proto = saved(model, tmp_path / "model.onnx", weights=weights, opset=20)
+    assert {node.domain for node in proto.graph.node} == {""}
 
 
 @pytest.mark.rare
