@@ -88,6 +88,13 @@ def square(writer: Writer, node: Node) -> str:
     return writer.emit("Mul", value, value)
 
 
+@equation("one_minus_square")
+def one_minus_square(writer: Writer, node: Node) -> str:
+    """(1 + x) * (1 - x), as JAX computes it; the derivative of tanh has this factor."""
+    x, one = writer.read(node.inputs[0]), _number(writer, node, 1)
+    return writer.emit("Mul", writer.emit("Add", one, x), writer.emit("Sub", one, x))
+
+
 @equation("rsqrt")
 def reciprocal_root(writer: Writer, node: Node) -> str:
     return writer.emit("Div", _number(writer, node, 1), writer.emit("Sqrt", writer.read(node.inputs[0])))
