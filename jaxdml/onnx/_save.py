@@ -106,8 +106,11 @@ def _target(path: Path) -> Path:
 
     Raises:
       ModelFileError: if there is no such folder, or if path is a folder, or a file without write permission.
+      OSError: if path is in a loop of symbolic links.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.is_symlink():  # realpath stops in a loop of links
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     check_target(target, ModelFileError)
     if target.exists() and not os.access(target, os.W_OK):
         raise ModelFileError.of(errno.EACCES, path, f"path is a file without write permission: {str(path)!r}")

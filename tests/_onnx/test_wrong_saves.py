@@ -312,6 +312,14 @@ def test_links_are_followed_and_permissions_stay(largest, model, tmp_path, monke
     assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o640}
 
 
+def test_a_loop_of_links_stays(model, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.symlink_to(path)
+    with pytest.raises(ModelError, match="path cannot be written to: Too many levels of symbolic links: "):
+        dml.onnx.save(model, path)
+    assert path.is_symlink()
+
+
 def test_names_as_long_as_names_may_be(model, tmp_path):
     saved(model, tmp_path / f"{'m' * 250}.onnx")
 
