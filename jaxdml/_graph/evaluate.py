@@ -13,6 +13,7 @@ from jaxdml.errors import ModelError
 
 LARGE = 2**24  # number of elements
 ResultCheck = Callable[[Node, Any], None]  # raises if a node's result is not allowed
+Computation = Callable[[Node, Sequence[Any]], Any]  # computes a node on its inputs
 
 
 def evaluate(
@@ -121,8 +122,10 @@ def evaluated_alone(
     return found
 
 
-def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) -> tuple[Any, ...]:
-    """The outputs of a node."""
+def results(
+    node: Node, values: Mapping[str, Any], check_result: ResultCheck, *, compute: Computation | None = None
+) -> tuple[Any, ...]:  # fmt: skip
+    """The outputs of a node; `compute` is by default the function of its operator."""
     arguments = [values[name] if name else None for name in node.inputs]
     for place in node.operator.known:
         if place < len(arguments) and not (arguments[place] is None or isinstance(arguments[place], np.ndarray)):
@@ -131,7 +134,7 @@ def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) ->
         for name, shape in zip(node.outputs, _tried(node, arguments, _shapes), strict=False):
             if name:
                 check_result(node, shape)
-    computed = _tried(node, arguments, _computed)
+    computed = _tried(node, arguments, compute or _computed)
     if any(isinstance(value, jax.Array) for value in computed):
         for place, (name, argument) in enumerate(zip(node.inputs, arguments, strict=True)):
             if place not in node.operator.known and isinstance(argument, np.ndarray):
@@ -172,7 +175,7 @@ def _unknown(node: Node, place: int) -> str:
     return f"{described(node)}: input {node.inputs[place]!r} {text}"
 
 
-def _tried(node: Node, arguments: Sequence[Any], compute: Callable[[Node, Sequence[Any]], Any]) -> tuple[Any, ...]:
+def _tried(node: Node, arguments: Sequence[Any], compute: Computation) -> tuple[Any, ...]:
     """The result of `compute` for a node, as a tuple; errors name the node."""
     try:
         with np.errstate(all="ignore"):
@@ -188,6 +191,11 @@ def _tried(node: Node, arguments: Sequence[Any], compute: Callable[[Node, Sequen
 def _computed(node: Node, arguments: Sequence[Any]) -> Any:
     function = partial(node.operator.function, **node.options)
     return in_one_call(function, tuple(arguments)) if node.operator.is_quantized else function(*arguments)
+
+
+def _in_numpy(node: Node, arguments: Sequence[Any]) -> Any:
+    compute = node.operator.in_numpy
+    return compute(*arguments, **node.options) if compute else _computed(node, arguments)
 
 
 def _may_be_large(arguments: Sequence[Any]) -> bool:
@@ -225,7 +233,8 @@ def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None
         if not (is_known and (node.operator.is_exact or not needed.isdisjoint(node.outputs))):
             kept.append(node)
             continue
-        for name, value in zip(node.outputs, map(np.asarray, results(node, constants, check_result)), strict=False):
+        computed = results(node, constants, check_result, compute=_in_numpy)
+        for name, value in zip(node.outputs, map(np.asarray, computed), strict=False):
             check_result(node, value)
             if name:
                 constants[name] = value

@@ -213,7 +213,8 @@ def _in_blocks(parameter: Array, x: Array, axis: int, block_size: int, is_wide: 
         raise ModelError(f"{text} for blocks of {block_size} along axis {axis} of {x.shape}")
     if size == count * block_size and not is_wide:
         return parameter
-    return jnp.take(parameter, np.arange(size) // block_size, place)
+    library: Any = np if isinstance(parameter, np.ndarray) else jnp
+    return library.take(parameter, np.arange(size) // block_size, place)
 
 
 def _fitted(parameter: Array | None, x: Array, axis: int, block_size: int, dtype: Any) -> Array | None:
@@ -255,6 +256,31 @@ def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, bl
         zero_point = np.zeros((), x.dtype) if zero_point is None else zero_point
         return dequantize(rows, scale, zero_point).reshape(x.shape)
     return element_wise_dequantize_linear(rows, scale, zero_point).reshape(x.shape)
+
+
+def known_integers(
+    x: np.ndarray, scale: Any, zero_point: Any, *, axis: int, block_size: int = 0, dtype: Any
+) -> np.ndarray:  # fmt: skip
+    """`to_integers` in NumPy, with the same bits."""
+    scale, zero_point = (_fitted(each, x, axis, block_size, np.int32) for each in (scale, zero_point))
+    steps = np.rint(_flushed(_flushed(x.astype(np.float32)) / _flushed(scale.astype(np.float32))))
+    limits = rounding.limits_of(dtype)
+    values = steps.astype(np.float64) + (0 if zero_point is None else zero_point.astype(np.float64))
+    return np.clip(np.where(np.isnan(values), limits.min, values), limits.min, limits.max).astype(dtype)
+
+
+def known_floats(
+    x: np.ndarray, scale: Any, zero_point: Any, *, axis: int, block_size: int = 0
+) -> np.ndarray:  # fmt: skip
+    """`to_floats` in NumPy, with the same bits."""
+    scale, zero_point = (_fitted(each, x, axis, block_size, np.int32) for each in (scale, zero_point))
+    integers = x.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
+    return _flushed(integers.astype(np.float32) * _flushed(scale.astype(np.float32))).astype(scale.dtype)
+
+
+def _flushed(x: np.ndarray) -> np.ndarray:
+    """x with float32 subnormals replaced by zeros of the same sign."""
+    return np.where(np.abs(x) < np.finfo(np.float32).smallest_normal, np.copysign(np.float32(0), x), x)
 
 
 def to_integers_by_range(x: Array) -> tuple[Array, Array, Array]:

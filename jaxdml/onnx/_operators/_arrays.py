@@ -8,6 +8,7 @@ rounding to 16 bits between two operations. `sealed` protects its argument from 
 `jaxdml._arithmetic.rounding`, this module does not flush subnormals.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -66,6 +67,20 @@ def integers(array: np.ndarray | None) -> tuple[Any, ...] | None:
     return None if array is None else tuple(array.reshape(-1).tolist())
 
 
+def in_float64(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Wraps a function of float64 arrays for constants: it gets all of them as float64, and its result is rounded once.
+
+    The result has the type of the first array.
+    """
+
+    def compute(*arrays: np.ndarray) -> np.ndarray:
+        wide_arrays = (array.astype(np.float64) for array in arrays)
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*wide_arrays)).astype(arrays[0].dtype)
+
+    return compute
+
+
 # Floats --------------------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +96,7 @@ def is_narrow(x: Any) -> bool:
 
 def wide(x: Array) -> Array:
     """x as float32 if its elements are 16-bit floats, otherwise x unchanged."""
-    return lax.convert_element_type(x, jnp.float32) if is_narrow(x) else x
+    return x.astype(jnp.float32) if is_narrow(x) else x
 
 
 def accumulator_type(x: Array) -> Any:

@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators._arrays import Array, broadcast, computed, divided, product, wide
+from jaxdml.onnx._operators._arrays import Array, broadcast, computed, divided, in_float64, product, wide
 from jaxdml.onnx._table import FLOAT, MICROSOFT, NUMBER, SIGNED, operator
 
 HALF_ROOT = float(np.sqrt(0.5))
@@ -27,7 +27,7 @@ def relu(x: Array) -> Array:
 
 
 def _activation(
-    *names: str, domain: str = "", since: int | None = None, kind: str | None = None, is_pointwise: bool = False
+    *names: str, domain: str = "", since: int | None = None, **facts: Any
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     """Adds a function of float32 or float64 to the table; the operator computes 16-bit floats as float32.
 
@@ -35,8 +35,7 @@ def _activation(
     """
 
     def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
-        add = operator(*names, domain=domain, since=since, types=(FLOAT, FLOAT), kind=kind, is_pointwise=is_pointwise)
-        add(_widened(function))
+        operator(*names, domain=domain, since=since, types=(FLOAT, FLOAT), **facts)(_widened(function))
         return function
 
     return decorate
@@ -84,7 +83,7 @@ def celu(x: Array, *, alpha: float = 1.0) -> Array:
     return jnp.maximum(x, 0) + jnp.minimum(product(jnp.exp(divided(x, alpha)) - 1, alpha), 0)
 
 
-@_activation("Sigmoid", kind="sigmoid")
+@_activation("Sigmoid", kind="sigmoid", in_numpy=in_float64(lambda x: 1 / (1 + np.exp(-x))))
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e**-x)."""
     return lax.logistic(x)

@@ -1,7 +1,7 @@
 """Elementwise operators: arithmetic, functions, comparisons, logic, bits."""
 
 import functools
-from collections.abc import Callable
+import math
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jaxdml.onnx._operators._arrays import (
     broadcast,
     computed,
     divided,
+    in_float64,
     is_float,
     is_known,
     namespace,
@@ -22,6 +23,7 @@ from jaxdml.onnx._operators._arrays import (
     sealed,
     wide,
 )  # fmt: skip
+from jaxdml.onnx._operators.casts import cast
 from jaxdml.onnx._table import ANY, BOOL, FLOAT, INTEGER, NUMBER, SIGNED, operator
 
 SIGNED_NUMBER = FLOAT | SIGNED
@@ -52,12 +54,12 @@ def _variadic(name: str, function: str, types: frozenset[str]) -> None:
         return functools.reduce(functools.partial(computed, function), broadcast(x, *others))
 
 
-def _float_unary(name: str, function: Callable[[Array], Array], **facts: Any) -> None:
-    """Adds an operator of one float tensor; 16-bit floats are computed as float32."""
+def _float_unary(name: str, function: str) -> None:
+    """Adds an operator of one float tensor; `function` is its name in NumPy. 16-bit floats are computed as float32."""
 
-    @operator(name, types=(FLOAT,), **facts)
+    @operator(name, types=(FLOAT,), in_numpy=in_float64(getattr(np, function)))
     def compute(x: Array) -> Array:
-        return function(wide(jnp.asarray(x))).astype(x.dtype)
+        return getattr(jnp, function)(wide(jnp.asarray(x))).astype(x.dtype)
 
 
 _unary("Neg", "negative", SIGNED_NUMBER)
@@ -88,21 +90,26 @@ _binary("BitwiseXor", "bitwise_xor", INTEGER, since=18)
 _unary("BitwiseNot", "bitwise_not", INTEGER, since=18)
 _unary("IsNaN", "isnan", FLOAT, gives_bool=True)
 
-_float_unary("Exp", jnp.exp)
-_float_unary("Log", jnp.log)
-_float_unary("Sin", jnp.sin)
-_float_unary("Cos", jnp.cos)
-_float_unary("Tan", jnp.tan)
-_float_unary("Asin", jnp.arcsin)
-_float_unary("Acos", jnp.arccos)
-_float_unary("Atan", jnp.arctan)
-_float_unary("Sinh", jnp.sinh)
-_float_unary("Cosh", jnp.cosh)
-_float_unary("Tanh", jnp.tanh)
-_float_unary("Asinh", jnp.arcsinh)
-_float_unary("Acosh", jnp.arccosh)
-_float_unary("Atanh", jnp.arctanh)
-_float_unary("Erf", jax.scipy.special.erf)
+_float_unary("Exp", "exp")
+_float_unary("Log", "log")
+_float_unary("Sin", "sin")
+_float_unary("Cos", "cos")
+_float_unary("Tan", "tan")
+_float_unary("Asin", "arcsin")
+_float_unary("Acos", "arccos")
+_float_unary("Atan", "arctan")
+_float_unary("Sinh", "sinh")
+_float_unary("Cosh", "cosh")
+_float_unary("Tanh", "tanh")
+_float_unary("Asinh", "arcsinh")
+_float_unary("Acosh", "arccosh")
+_float_unary("Atanh", "arctanh")
+
+
+@operator("Erf", types=(FLOAT,), in_numpy=in_float64(np.vectorize(math.erf, otypes=[np.float64])))
+def error_function(x: Array) -> Array:
+    """The error function; 16-bit floats are computed as float32."""
+    return jax.scipy.special.erf(wide(jnp.asarray(x))).astype(x.dtype)
 
 
 @operator("Mul", types=(NUMBER, NUMBER), is_exact=True, is_pointwise=True, kind="mul")
@@ -138,7 +145,16 @@ def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
     return computed("fmod" if fmod else "remainder", *broadcast(a, b))
 
 
-@operator("Pow", types=(NUMBER, NUMBER), typed_by=(0,))
+def _known_power(x: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """`power` in NumPy. As in ONNX Runtime, an integer to the power of a float is computed in float64."""
+    base, exponent = broadcast(x, exponent)
+    if not is_float(base) and not is_float(exponent):
+        return np.asarray(_integer_power(base, exponent))
+    result = np.power(base.astype(np.float64), exponent.astype(np.float64))
+    return np.asarray(cast(result, dtype=x.dtype))
+
+
+@operator("Pow", types=(NUMBER, NUMBER), typed_by=(0,), in_numpy=_known_power)
 def power(x: Array, exponent: Array) -> Array:
     """x to the power of an exponent of any type; the result has x's type."""
     is_scalar = exponent.size == 1
@@ -161,10 +177,10 @@ def power(x: Array, exponent: Array) -> Array:
 
 def _integer_power(base: Array, exponent: Array) -> Array:
     """base ** exponent modulo 2**bits; for a negative exponent, rounded toward zero."""
-    with_sign = exponent.astype(base.dtype)
-    whole = jnp.power(base, jnp.maximum(with_sign, 0))
-    fraction = jnp.where(jnp.abs(base) == 1, jnp.where(with_sign % 2 == 0, 1, base), 0)
-    return jnp.where(with_sign < 0, fraction.astype(base.dtype), whole)
+    xp, with_sign = namespace(base, exponent), exponent.astype(base.dtype)
+    whole = xp.power(base, xp.maximum(with_sign, 0))
+    fraction = xp.where(xp.abs(base) == 1, xp.where(with_sign % 2 == 0, 1, base), 0)
+    return xp.where(with_sign < 0, fraction.astype(base.dtype), whole)
 
 
 @operator("Mean", types=(FLOAT,))

@@ -16,6 +16,7 @@ from jaxdml._quantized.onnxruntime.mul import qlinear_mul
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
+from jaxdml.onnx._operators._arrays import is_known
 from jaxdml.onnx._operators.convolution import Sizes, conv_options
 from jaxdml.onnx._operators.pooling import average_pool_options
 from jaxdml.onnx._table import BOOL, BYTE, MICROSOFT, NIBBLE, SCALE, operator
@@ -42,16 +43,18 @@ def _quantize_options(
 def quantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
-    """x / scale + zero point, rounded and saturated. The type is the zero point's, else `dtype`, else uint8."""
+    """x / scale + zero point, rounded and saturated. The type is the zero point's, else `dtype`, else uint8.
+
+    Known values are computed by NumPy, with the same bits.
+    """
     if zero_point is not None:
         dtype = zero_point.dtype
     if x.dtype == np.float16 and scale.dtype == np.float32:
         x = x.astype(np.float32)  # the division has the type of the scale
     if x.dtype != scale.dtype and x.dtype != np.int32:
         raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected the same type")
-    return directml.to_integers(
-        x, scale, zero_point, axis=axis, block_size=block_size, dtype=dtype or jnp.dtype("uint8")
-    )
+    quantized = directml.known_integers if is_known(x, scale, zero_point) else directml.to_integers
+    return quantized(x, scale, zero_point, axis=axis, block_size=block_size, dtype=dtype or jnp.dtype("uint8"))
 
 
 def _dequantize_options(*, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> dict[str, Any]:
@@ -62,8 +65,9 @@ def _dequantize_options(*, axis: int = 1, block_size: int = 0, output_dtype: int
 def dequantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
-    """(x - zero point) * scale."""
-    values = directml.to_floats(x, scale, zero_point, axis=axis, block_size=block_size)
+    """(x - zero point) * scale. Known values are computed by NumPy, with the same bits."""
+    dequantized = directml.known_floats if is_known(x, scale, zero_point) else directml.to_floats
+    values = dequantized(x, scale, zero_point, axis=axis, block_size=block_size)
     return values if dtype is None else values.astype(dtype)
 
 

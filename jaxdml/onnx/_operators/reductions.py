@@ -11,7 +11,8 @@ from jax import lax
 
 from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators._arrays import Array, divided, integers, is_float, is_known, namespace, product, wide
+from jaxdml.onnx._operators._arrays import Array, computed, integers, is_float, namespace, wide
+from jaxdml.onnx._operators.elementwise import divide, multiply
 from jaxdml.onnx._table import BOOL, INDEX, NUMBER, operator
 
 Axes = tuple[int, ...]
@@ -47,9 +48,7 @@ def _min(x: Array, axes: Axes) -> Array:
 
 def _mean(x: Array, axes: Axes) -> Array:
     total, count = _sum(x, axes), math.prod(x.shape[axis] for axis in axes)
-    if not is_float(x):
-        return lax.div(jnp.asarray(total), jnp.asarray(count, x.dtype))
-    return divided(total, jnp.full_like(total, count))
+    return divide(total, namespace(total).full_like(total, count))
 
 
 def _norm1(x: Array, axes: Axes) -> Array:
@@ -57,7 +56,7 @@ def _norm1(x: Array, axes: Axes) -> Array:
 
 
 def _sum_of_squares(x: Array, axes: Axes) -> Array:
-    return _sum(product(x, x), axes)
+    return _sum(multiply(x, x), axes)
 
 
 def _norm2(x: Array, axes: Axes) -> Array:
@@ -65,11 +64,11 @@ def _norm2(x: Array, axes: Axes) -> Array:
 
 
 def _root(x: Array) -> Array:
-    return jnp.sqrt(x) if is_float(x) else jnp.sqrt(x.astype(jnp.float32)).astype(x.dtype)
+    return computed("sqrt", _as_floats(x)).astype(x.dtype)
 
 
 def _log_sum(x: Array, axes: Axes) -> Array:
-    return jnp.log(_as_floats(_sum(x, axes)))
+    return namespace(x).log(_as_floats(_sum(x, axes)))
 
 
 def _log_sum_exp(x: Array, axes: Axes) -> Array:
@@ -77,7 +76,7 @@ def _log_sum_exp(x: Array, axes: Axes) -> Array:
 
 
 def _as_floats(x: Array) -> Array:
-    return x if is_float(x) else jnp.asarray(x, jnp.float32)
+    return x if is_float(x) else x.astype(jnp.float32)
 
 
 def _reduction(
@@ -89,14 +88,13 @@ def _reduction(
 ) -> None:
     """Adds a reduction. Before the opset `since`, its axes are an attribute; from that opset on, they are an input.
 
-    NumPy reduces known integers, and known floats if the reduction is exact. JAX reduces 16-bit floats as float32.
+    16-bit floats are reduced as float32.
     """
     types = NUMBER | BOOL if is_exact else NUMBER
 
     def reduced(x: Array, axes: Axes | None, keepdims: int) -> Array:
         axes = tuple(range(x.ndim)) if axes is None else tuple(axis_of(axis, x.ndim) for axis in axes)
-        by_numpy = is_known(x) and (is_exact or not is_float(x))
-        result = function(x if by_numpy else wide(jnp.asarray(x)), axes).astype(x.dtype)
+        result = function(wide(x), axes).astype(x.dtype)
         return result if keepdims else result.squeeze(axes)
 
     @operator(name, until=since - 1, types=(types,), is_exact=is_exact, kind=kind)
@@ -140,8 +138,6 @@ def _cumulative(name: str, function: str, start: int, since: int) -> None:
 
     @operator(name, since=since, types=(NUMBER, INDEX), known=(1,))
     def compute(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-        if is_float(x):
-            x = jnp.asarray(x)
         xp, along = namespace(x), axis_of(int(axis.item()), x.ndim)
         values = xp.flip(x, along) if reverse else x
         if exclusive:
