@@ -14,7 +14,6 @@ int8 weights saturate. Therefore weights are uint8; those of an LSTM are int8 in
 import argparse
 import json
 import logging
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,34 +23,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-import onnxruntime
 import torch
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.machine import environment
+from benchmarks.quantized_files import FORMS, Inputs, attempted, compared, prepared, quantized
 from benchmarks.torch_models import MODELS, VOCABULARY
-from jaxdml import onnx
 
 RESULTS = Path(__file__).parent / "results"
 EXPORTERS = {"older": {"dynamo": False}, "dynamo": {"dynamo": True, "external_data": False, "verbose": False}}
-FORMS = "QDQ", "QOperator", "dynamic"
 PACKAGES = "torch", "torchvision", "transformers", "onnxscript", "onnx"
-LONGEST = 120  # characters of an error in the table
-
-Inputs = dict[str, np.ndarray]
-
-
-class Batches(CalibrationDataReader):  # type: ignore[misc]
-    """The batches that onnxruntime calibrates with."""
-
-    def __init__(self, batches: list[Inputs]) -> None:
-        self.batches = iter(batches)
-
-    def get_next(self) -> Inputs | None:
-        return next(self.batches, None)
 
 
 def drawn(examples: tuple[torch.Tensor, ...], generator: torch.Generator) -> Inputs:
@@ -67,39 +47,11 @@ def drawn(examples: tuple[torch.Tensor, ...], generator: torch.Generator) -> Inp
 
 def exported(module: torch.nn.Module, examples: tuple[torch.Tensor, ...], exporter: str, folder: Path) -> Path:
     """The path of an exported network after onnxruntime's preprocessing for quantization."""
-    raw, prepared = folder / "raw.onnx", folder / "prepared.onnx"
+    raw = folder / "raw.onnx"
     names = [f"x{place}" for place in range(len(examples))]
     with torch.no_grad():
         torch.onnx.export(module, examples, str(raw), input_names=names, **EXPORTERS[exporter])
-    quant_pre_process(str(raw), str(prepared), skip_symbolic_shape=True)
-    return prepared
-
-
-def quantized(path: Path, form: str, batches: list[Inputs]) -> Path:
-    """The path of a quantized file."""
-    made = path.with_name(f"{form}.onnx")
-    if form == "dynamic":
-        quantize_dynamic(path, made, weight_type=QuantType.QUInt8)
-    else:
-        options = {"quant_format": QuantFormat[form], "per_channel": form == "QDQ"}
-        types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QUInt8}
-        quantize_static(path, made, Batches(batches), **options, **types)
-    return made
-
-
-def compared(path: Path, inputs: Inputs) -> str:
-    """The table cell of a file."""
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", str(int(path.stem == "dynamic")))
-    session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    model = onnx.load(path, numerics="onnxruntime")
-    received = jax.jit(model.apply)(model.params, **inputs)
-    expected = session.run([*received], inputs)
-    pairs = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(received.values(), expected, strict=True)]
-    error, signal = sum(np.square(a - b).sum() for a, b in pairs), sum(np.square(b).sum() for _, b in pairs)
-    found = re.search(r"(\d+ of \d+) convolutions and products", str(model))
-    agreement = f"{10 * np.log10(signal / error):.0f} dB" if error else "equal"
-    return f"{found[1] if found else '0 of 0'}, {agreement}"
+    return prepared(raw, folder)
 
 
 def cells(name: str) -> Iterator[tuple[str, str, str]]:
@@ -115,16 +67,6 @@ def cells(name: str) -> Iterator[tuple[str, str, str]]:
             for form in FORMS:
                 made = path if isinstance(path, str) else attempted(quantized, path, form, batches)
                 yield exporter, form, made if isinstance(made, str) else attempted(compared, made, others)
-
-
-def attempted(function: Any, *arguments: Any) -> Any:
-    """The result of a function, or a sentence about its error, which may come from any of six packages."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        words = " ".join(str(error).replace("|", "/").split())
-        return f"not {function.__name__}: {type(error).__name__}: {words[:LONGEST]}"
 
 
 def main() -> None:
