@@ -124,8 +124,11 @@ def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
         return ()
     x_scale, w_scale = (np.asarray(grids.constant(grid.scale)).reshape(-1) for grid in (x, w))
     steps = x_scale * w_scale
-    if grids.dequantized(name) is not None:
-        bias = grid_of(grids, name, axis=-1)
+    if (given := grids.dequantized(name)) is not None:
+        integers = grids.constant(given.value)
+        is_row = integers is not None and integers.shape[-1:] == (integers.size,)
+        # A row has a scale for each element, also where onnxruntime's quantizer names the axis that has one index.
+        bias = grid_of(grids, name, axis=given.axis if is_row else -1)
         scale, offset = grids.constant(bias.scale), grids.constant(bias.zero_point)
         if bias.dtype != np.int32 or (offset is not None and offset.any()):
             raise StaysFloat("its bias is not int32 with zero point 0")
