@@ -57,12 +57,10 @@ def with_constants(path: Path, constants: Inputs, folder: Path) -> Path:
 
 
 def converted(path: Path, folder: Path) -> Path:
-    """The path of the file, or of a copy with a newer opset."""
-    model = onnx.load(path)
-    if max(opset.version for opset in model.opset_import if not opset.domain) >= OPSET:
-        return path
-    made = folder / "converted.onnx"
-    onnx.save(version_converter.convert_version(model, OPSET), made)
+    """The path of a copy without external data, and with opset 13 at least."""
+    model, made = onnx.load(path), folder / "converted.onnx"
+    is_old = max(opset.version for opset in model.opset_import if not opset.domain) < OPSET
+    onnx.save(version_converter.convert_version(model, OPSET) if is_old else model, made)
     return made
 
 

@@ -9,10 +9,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import decode, forgotten, networks  # noqa: E402
+from benchmarks import decode, forgotten, networks, shipped_files  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
-WRITERS = {"decode": decode.report, "forgotten": forgotten.table, "networks": networks.page}
+WRITERS = {
+    "decode": decode.report, "forgotten": forgotten.table, "networks": networks.page, "shipped": shipped_files.page,
+}  # fmt: skip
 FILES = [path for name in WRITERS for path in sorted(RESULTS.glob(f"{name}_*.json"))]
 
 
