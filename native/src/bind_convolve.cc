@@ -118,8 +118,13 @@ ffi::Error convolve(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, B
   const int64_t count = product(y.dimensions(), 0, leading), outputs = product(y.dimensions(), 0, leading + 4);
   if (!outputs) return ffi::Error::Success();
   const int64_t weights = one.filter.channels * one.filter.rows * one.filter.columns;
-  // 64 stands for the fixed cost of an output, which dominates in a depthwise convolution.
-  const Size work = Size(outputs) * (weights + 64);
+  // 64 and 32 stand for the costs of an output and of an input, which dominate in a depthwise convolution. With strides
+  // larger than the kernel, inputs are skipped.
+  const Size seen = Size(outputs) * one.filter.rows * one.filter.columns;
+  const Size inputs = Size(count) * one.batch * of_x[1] * one.height * one.width;
+  const bool is_depthwise = one.filter.channels == 1 && one.filter.groups > 1;
+  const Size reads = !is_depthwise ? Size(0) : inputs < seen ? inputs : seen;
+  const Size work = Size(outputs) * (weights + 64) + reads * 32;
   JAXDML_EXPECT(work.is_size(), "the convolution needs too many multiplications");
   // Problems may share images, so the images' shape does not bound this product.
   if (!(Size(count) * one.batch * of_x[1] * counted(one, 0) * counted(one, 1) < kMostElements)) return no_memory();

@@ -145,7 +145,7 @@ JAXDML_INLINE void channels_last_by_tiles(const Convolution& one, const Channels
                                           const Channels& channels, const Cell* const* pixels, int64_t count,
                                           const uint8_t* panel, int64_t o, uint8_t* to) {
   constexpr int64_t kPart = 1024, kStride = kPart + 64;
-  const int64_t run = run_depth(plan.filter), depth = plan.filter.rows * run;
+  const int64_t run = run_depth(plan.filter), depth = panel_depth(plan.filter);
   const int64_t step = plan.copy.kernel_step * plan.copy.row_cells;
   alignas(64) uint8_t rows[kTileRows * kStride];
   alignas(64) int32_t sums[kTileRows][kTile];
@@ -196,7 +196,7 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
   const ChannelsLastPlan plan = plan_channels_last(problems, count, pool.threads, arena);
   const Filter& filter = plan.filter;
   const Convolution& any = problems[0];
-  const int64_t outputs = group_outputs(filter), depth = filter.rows * run_depth(filter);
+  const int64_t outputs = group_outputs(filter), depth = panel_depth(filter);
   for (int64_t i = 0; i < count; i++)
     set_channels(problems[i], as_activation(problems[i].x_zero_point, 0), plan.channels[i]);
   for (int64_t i = 0; i < pool.threads; i++) plan.held[i] = -1;

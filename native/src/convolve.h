@@ -4,6 +4,7 @@
 #include "channels_last.h"
 #include "depthwise.h"
 #include "depthwise_rows.h"
+#include "few_channels.h"
 #include "pack_filter.h"
 #include "pointwise.h"
 #include "strided_depthwise.h"
@@ -63,6 +64,8 @@ static int64_t scratch_of(const Convolution* problems, int64_t count, int64_t th
     plan_depthwise(problems, count, threads, arena);
   else if (is_pointwise(problems[0]))
     plan_pointwise(problems, count, threads, arena);
+  else if (has_few_channels(problems[0]))
+    plan_few_channels(problems, count, threads, arena);
   else if (const int64_t m = winograd_tiles(problems, count))
     return winograd_scratch(problems, count, threads, m);
   else
@@ -89,6 +92,7 @@ static void convolve(const Pool& pool, const Convolution* problems, int64_t coun
   if (is_strided_depthwise(problems[0])) return convolve_strided_depthwise(fitting, problems, count, arena);
   if (is_depthwise(problems[0].filter)) return convolve_depthwise(fitting, problems, count, arena);
   if (is_pointwise(problems[0])) return convolve_pointwise(fitting, problems, count, arena);
+  if (has_few_channels(problems[0])) return convolve_few_channels(fitting, problems, count, arena);
   const int64_t m = winograd_tiles(problems, count);
   if (m == 4) return convolve_winograd<4>(fitting, problems, count, arena);
   if (m == 2) return convolve_winograd<2>(fitting, problems, count, arena);

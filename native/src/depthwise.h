@@ -6,32 +6,13 @@
 #pragma once
 
 #include "microkernel.h"
-#include "planes.h"
 #include "positions.h"
+#include "windows.h"
 
 namespace jaxdml::JAXDML_ISA {
 
-// One element of the kernel.
-struct Tap {
-  int64_t offset;       // from a position to the element's input
-  const uint8_t* mask;  // marks columns inside the image; null if all are inside
-};
-
-// Loads a tap's input at kBytes positions, beginning at output column `column`. kAreInside means that no position reads
-// padding.
-template <bool kAreInside>
-JAXDML_INLINE I32 load_window(const Tap& tap, const uint8_t* planes, int64_t column, I32 padding, I32 top) {
-  const I32 x = load(planes + tap.offset);
-  if (kAreInside || !tap.mask) return x ^ top;
-  return ((x ^ padding) & load(tap.mask + column)) ^ padding ^ top;
-}
-
 struct DepthwisePlan {
-  Planes planes;
-  Tap* taps;
-  Inside inside;   // output columns that read no padding
-  uint8_t* masks;  // one for each column of the kernel
-  int64_t mask_bytes;
+  Windows windows;
   int64_t step;  // from a vector's first column to the next vector's, modulo the pitch
   Channels* channels;
   uint8_t* filled;  // planes of one channel, for each worker
@@ -40,40 +21,24 @@ struct DepthwisePlan {
 JAXDML_INLINE DepthwisePlan plan_depthwise(const Convolution* problems, int64_t count, int64_t threads, Arena& arena) {
   const Convolution& one = problems[0];
   DepthwisePlan plan;
-  plan.planes = planes_of(one);
-  plan.taps = take<Tap>(arena, filter_depth(one.filter));
-  plan.mask_bytes = plan.planes.pitch + kBytes;
-  plan.step = kBytes % plan.planes.pitch;
-  plan.masks = take<uint8_t>(arena, plan.planes.has_columns ? 0 : one.filter.columns * plan.mask_bytes);
+  plan.windows = plan_windows(one, arena);
+  plan.step = kBytes % plan.windows.planes.pitch;
   plan.channels = take_channels(one.filter, count, arena);
-  plan.filled = take<uint8_t>(arena, threads * plan.planes.size);
+  plan.filled = take<uint8_t>(arena, threads * plan.windows.planes.size);
   return plan;
-}
-
-JAXDML_INLINE void set_taps(const Convolution& one, DepthwisePlan& plan) {
-  plan.inside = {0, one.y_width};
-  for (int64_t v = 0; v < one.filter.columns; v++) {
-    const Inside inside = plan.planes.has_columns ? Inside{0, one.y_width} : inside_of(one, v);
-    plan.inside = {at_least(plan.inside.begin, inside.begin), at_most(plan.inside.end, inside.end)};
-    uint8_t* mask = plan.masks + v * plan.mask_bytes;
-    const bool is_masked = inside.begin > 0 || inside.end < one.y_width;
-    if (is_masked) set_mask(inside, plan.planes.pitch, plan.mask_bytes, mask);
-    for (int64_t u = 0; u < one.filter.rows; u++)
-      plan.taps[u * one.filter.columns + v] = {plane_offset(one, plan.planes, u, v), is_masked ? mask : nullptr};
-  }
 }
 
 // Adds the products of kBytes windows to `sums`. If the filter has zero points, also adds the windows' elements to
 // `window_sums`.
 template <bool kAreInside>
-JAXDML_INLINE void add_windows(const DepthwisePlan& plan, int64_t taps, const Dword* weights, const uint8_t* planes,
+JAXDML_INLINE void add_windows(const Windows& all, int64_t taps, const Dword* weights, const uint8_t* planes,
                                int64_t column, I32 padding, I32 top, bool has_zero_points, I32 (&sums)[4],
                                I32 (&window_sums)[4]) {
   const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
   for (int64_t k = 0; k < taps; k += kDepth) {
     I32 seen[kDepth], windows[4];
     for (int i = 0; i < kDepth; i++)  // taps past the last one have weight 0
-      seen[i] = k + i < taps ? load_window<kAreInside>(plan.taps[k + i], planes, column, padding, top) : I32{};
+      seen[i] = k + i < taps ? load_window<kAreInside>(all.taps[k + i], planes, column, padding, top) : I32{};
     interleave_rows(seen, windows);
     const I32 row = splat(weights[k / kDepth]);
     for (int v = 0; v < 4; v++) sums[v] = ActivationLanes::dot(sums[v], windows[v], row);
@@ -89,22 +54,22 @@ JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan
   const I32 top = splat(int32_t(flip_to_activation(one.x_zero_point.is_signed) * 0x01010101u));
   const I32 padding = splat(int32_t(one.x_zero_point.at[0] * 0x01010101u));
   const I32 offset = splat(channels.offsets[o]), zero_point = splat(channels.zero_points[o]);
-  for (int64_t first = 0, column = 0; first < plan.planes.positions; first += kBytes) {
-    const bool are_inside = column >= plan.inside.begin && column + kBytes <= plan.inside.end;
+  const Planes& of = plan.windows.planes;
+  for (int64_t first = 0, column = 0; first < of.positions; first += kBytes) {
     I32 sums[4] = {offset, offset, offset, offset}, window_sums[4] = {};
-    if (are_inside)
-      add_windows<true>(plan, taps, cells, planes + first, column, padding, top, channels.has_zero_points, sums,
+    if (are_inside(plan.windows, column))
+      add_windows<true>(plan.windows, taps, cells, planes + first, column, padding, top, channels.has_zero_points, sums,
                         window_sums);
     else
-      add_windows<false>(plan, taps, cells, planes + first, column, padding, top, channels.has_zero_points, sums,
-                         window_sums);
+      add_windows<false>(plan.windows, taps, cells, planes + first, column, padding, top, channels.has_zero_points,
+                         sums, window_sums);
     if (channels.has_zero_points)
       for (int v = 0; v < 4; v++) sums[v] = subtract(sums[v], multiply(zero_point, window_sums[v]));
     alignas(64) uint8_t bytes[4 * kBytes];
     store_positions(sums, channels, o, one.type, bytes);
     column += plan.step;
-    if (column >= plan.planes.pitch) column -= plan.planes.pitch;
-    store_rows(one, plan.planes, bytes, first, at_most(kBytes, plan.planes.positions - first), size, y);
+    if (column >= of.pitch) column -= of.pitch;
+    store_rows(one, of, bytes, first, at_most(kBytes, of.positions - first), size, y);
   }
 }
 
@@ -113,17 +78,18 @@ static void convolve_depthwise(const Pool& pool, const Convolution* problems, in
   const Filter& filter = problems[0].filter;
   for (int64_t i = 0; i < count; i++)
     set_channels(problems[i], as_activation(problems[i].x_zero_point, 0), plan.channels[i]);
-  set_taps(problems[0], plan);
+  set_windows(problems[0], plan.windows);
+  const Planes& of = plan.windows.planes;
   const int64_t channels = problems[0].batch * filter.groups, per_channel = group_outputs(filter);
   const int64_t size = problems[0].height * problems[0].width;
-  const int64_t chunk = at_least((16 << 10) / plan.planes.size, 1), chunks = ceil_div(channels, chunk);
+  const int64_t chunk = at_least((16 << 10) / of.size, 1), chunks = ceil_div(channels, chunk);
   parallel(pool, count * chunks, [&](int64_t item, int64_t worker) {
     const int64_t problem = item / chunks, from = item % chunks * chunk;
     const Convolution& one = problems[problem];
-    uint8_t* planes = plan.filled + worker * plan.planes.size;
-    memset(planes, one.x_zero_point.at[0], size_t(plan.planes.size));
+    uint8_t* planes = plan.filled + worker * of.size;
+    memset(planes, one.x_zero_point.at[0], size_t(of.size));
     for (int64_t c = from; c < at_most(channels, from + chunk); c++) {
-      fill_planes(one, plan.planes, one.x + c * size, planes);
+      fill_planes(one, of, one.x + c * size, planes);
       for (int64_t i = 0; i < per_channel; i++) {
         const int64_t n = c / filter.groups, o = c % filter.groups * per_channel + i;
         depthwise_channel(one, plan, plan.channels[problem], planes, o, y_channel(one, n, o));

@@ -51,9 +51,11 @@ JAXDML_INLINE Filter merged(Filter filter) {
 
 // The depth of one row of a merged kernel: its columns and channels, padded.
 JAXDML_INLINE int64_t run_depth(const Filter& filter) { return round_up(filter.columns * filter.channels, kDepth); }
+// The depth of an output channel's weights in a panel.
+JAXDML_INLINE int64_t panel_depth(const Filter& filter) { return filter.rows * run_depth(filter); }
 JAXDML_INLINE int64_t padded_outputs(const Filter& filter) { return round_up(group_outputs(filter), kLanes); }
 JAXDML_INLINE int64_t panel_bytes(const Filter& filter) {
-  return filter.groups * padded_outputs(filter) * filter.rows * run_depth(filter);
+  return filter.groups * padded_outputs(filter) * panel_depth(filter);
 }
 
 struct Packed {

@@ -143,7 +143,7 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
   if (!is_depthwise(shape)) {
     // One worker packs a whole panel, because the lanes of a panel are interleaved.
     const Filter whole = merged(shape);
-    const int64_t outputs = group_outputs(whole), count = ceil_div(outputs, kTile), run = whole.rows * run_depth(whole);
+    const int64_t outputs = group_outputs(whole), count = ceil_div(outputs, kTile), run = panel_depth(whole);
     parallel(pool, whole.groups * count, [&](int64_t item, int64_t) {
       const int64_t group = item / count, first = item % count * kTile;
       uint8_t* panel = packed.panels + (group * padded_outputs(whole) + first) * run;

@@ -41,6 +41,8 @@ struct Planes {
   int64_t size;                           // bytes of all planes
   int64_t positions;
 
+  // Whether positions are outputs without gaps.
+  bool is_dense(const Convolution& one) const { return pitch == one.y_width || one.y_height == 1; }
   int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch + left; }
 };
 
@@ -126,7 +128,7 @@ JAXDML_INLINE void fill_planes(const Convolution& one, const Planes& planes, con
 // Copies the outputs of `count` positions, beginning at position `first`, into the rows of an output channel.
 JAXDML_INLINE void store_rows(const Convolution& one, const Planes& planes, const uint8_t* values, int64_t first,
                               int64_t count, int64_t size, uint8_t* y) {
-  if (planes.pitch == one.y_width) return copy_bytes(y + first * size, values, count * size);
+  if (planes.is_dense(one)) return copy_bytes(y + first * size, values, count * size);
   int64_t row = first / planes.pitch, column = first % planes.pitch;
   for (int64_t p = 0; p < count;) {
     const int64_t kept = at_most(one.y_width - column, count - p);

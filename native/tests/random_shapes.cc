@@ -1086,6 +1086,33 @@ Case random_pointwise(Random& random) {
   }
 }
 
+// Images with few channels, most of them with rows that fill vectors.
+Case random_few_channels(Random& random) {
+  for (;;) {
+    const int64_t count = extent(random, 2), batch = extent(random, 3);
+    const int64_t channels = random.chance(95) ? random.between(1, 4) : 5;
+    const int64_t outputs = extent(random, random.chance(30) ? 150 : 40);
+    const bool is_flat = random.chance(15), is_long = random.chance(10);
+    const int64_t rows = is_flat ? 1 : extent(random, 7), columns = random.between(2, is_long ? 40 : 7);
+    const int64_t height = is_flat ? 1 : random.between(1, 40), width = random.between(8, is_flat ? 300 : 100);
+    const Filter filter = filter_of(outputs, channels, rows, columns, 1);
+    Convolution one = convolution_of(random, filter, batch, height, width);
+    const int64_t size[2] = {height, width}, kernel[2] = {rows, columns};
+    int64_t pixels = 1;
+    for (int i = 0; i < 2; i++) {
+      one.stride[i] = random.between(1, random.chance(90) ? 2 : 4);
+      one.dilation[i] = random.chance(80) || kernel[i] == 1 ? 1 : random.between(1, 3);
+      const int64_t reach = (kernel[i] - 1) * one.dilation[i];
+      one.start[i] = random.chance(70) ? reach / 2 : random.below(reach + 3);
+      one.end[i] = random.chance(70) ? reach - reach / 2 : random.below(reach + 3);
+      pixels *= std::max<int64_t>((size[i] + one.start[i] + one.end[i] - reach - 1) / one.stride[i] + 1, 0);
+    }
+    one.filter.is_for_one_call = random.chance(50);
+    if (pixels > 0 && count * batch * pixels * outputs * channels * rows * columns < 6000000)
+      return convolution_case(random, one, count);
+  }
+}
+
 Case random_convolution(Random& random) {
   const bool is_depthwise = random.chance(35), is_flat = random.chance(20);
   for (;;) {
@@ -1374,6 +1401,7 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 61) return random_strided_depthwise(random);
   if (kind < 65) return random_deep(random);
   if (kind < 70) return random_pointwise(random);
+  if (kind < 73) return random_few_channels(random);
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
   if (kind < 88) return random_max_pool(random);
