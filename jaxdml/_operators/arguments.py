@@ -114,8 +114,8 @@ class Converter:
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=expected, received=kind)
         if not value.is_intact:
             text = (
-                f"is a {kind} whose data changed type or shape; prepare it again, use jax.vmap for a stack, or, for a "
-                "mesh, shard the array, and prepare each part"
+                f"is a {kind} whose data changed type or shape; prepare it again. For a stack, use jax.vmap; for a "
+                "mesh, shard the array first, then prepare each part"
             )
             raise self._error(name, "prepared", text, expected=expected, received=kind)
         return value
@@ -126,7 +126,8 @@ class Converter:
         A Python number that passed through the caller's `jit` is a weakly typed scalar, which is converted, too.
         """
         if is_weak_scalar(value) and any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer)):
-            return value.astype(np.float32).astype(dtype)  # as a number below, with and without jax_enable_x64
+            # Rounded to float32 first, like a Python number below, so that jax_enable_x64 changes nothing.
+            return value.astype(np.float32).astype(dtype)
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
         if not isinstance(value, numbers.Real) or isinstance(value, bool):

@@ -45,7 +45,8 @@ class Implementation:
       scale_dtype: maps the arguments and a Python number, given as a scale, to the type for that number.
       prepared: maps a parameter to the class of prepared weights that it accepts.
       owned: maps a parameter to the function that repacks an OWNED_BY_DML tensor; it takes the array and the desc.
-      advice: maps an option to the function that gives the error's advice if the caller passed a string.
+      advice: maps an option to a function. If the caller passes a string for the option, the function writes the remedy
+        in the error's text.
     """
 
     def __init__(
@@ -228,7 +229,7 @@ def operator[**P, R](
       kind: the desc's class.
       describe: builds the desc from the converted arguments.
       **facts: the keyword arguments of `Implementation`. One of them, `hints`, maps parameter names of other libraries
-        to the error's advice.
+        to the advice in the error for an unknown argument.
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:

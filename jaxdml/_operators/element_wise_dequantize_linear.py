@@ -37,7 +37,8 @@ def element_wise_dequantize_linear(
     Args:
       input: int8, uint8, int16, uint16, int32 or uint32 array of rank 1 to 8.
       scale: number, or float32 or float16 array that broadcasts to input's shape.
-      zero_point: integer, or array of input's type that broadcasts to input's shape; None means 0 (from 6_2 on).
+      zero_point: integer, or array of input's type that broadcasts to input's shape; None means 0 (from feature level
+        6_2 on).
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:

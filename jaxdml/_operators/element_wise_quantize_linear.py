@@ -37,7 +37,8 @@ def element_wise_quantize_linear(
     Args:
       input: float32, float16 or int32 array of rank 1 to 8.
       scale: number, or array that broadcasts to input's shape, of input's type (float32 for an int32 input).
-      zero_point: integer, or array of the output's type that broadcasts to input's shape; None means 0 (from 6_2 on).
+      zero_point: integer, or array of the output's type that broadcasts to input's shape; None means 0 (from feature
+        level 6_2 on).
       output_dtype: uint8 or int8. DirectML has no uint16 or int16 here; ``feature_level=FeatureLevel.JAXDML`` allows
         them. Default: the type of a zero_point array, else uint8.
       feature_level: the feature level that validates the call; see `FeatureLevel`.

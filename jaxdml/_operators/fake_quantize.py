@@ -46,7 +46,8 @@ def fake_quantize(
     Args:
       input: float32 or float16 array of rank 1 to 8.
       scale: number, or array of input's type that broadcasts to input's shape.
-      zero_point: integer, or array of the quantized type that broadcasts to input's shape; None means 0 (from 6_2 on).
+      zero_point: integer, or array of the quantized type that broadcasts to input's shape; None means 0 (from feature
+        level 6_2 on).
       output_dtype: the quantized type. Default: the type of a zero_point array, else uint8.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 

@@ -20,7 +20,7 @@ from jaxdml.errors import ArgumentTypeError, DescError, api_boundary
 from jaxdml.typing import Array, Scale, ZeroPoint
 
 NAME = "matrix_multiply_blocks"
-PLANES = {"int8": 1, "int15": 2, "int22": 3}  # planes per integer, by precision
+PLANES = {"int8": 1, "int15": 2, "int22": 3}  # the number of int8 planes into which each integer of `a` is split
 FLOATS, WEIGHTS, SCALES = ("float32", "float16", "bfloat16"), ("uint4", "int4", "uint8", "int8"), ("float32", "float16")
 
 
@@ -100,8 +100,8 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
     4-bit weights per byte and N padded to a multiple of 64.
 
     To save the result, save its `array`, `scale` and `zero_point`, and prepare them again after loading; pickle does so
-    automatically. To shard the result, shard the arrays first; on explicit mesh axes, each device holds the whole
-    result. For `jax.export`, prepare under `use_kernels("xla")`.
+    automatically. To shard the result, shard the arrays first. This does not work on explicit mesh axes: there, each
+    device holds the whole result. For `jax.export`, prepare under `use_kernels("xla")`.
 
     Args:
       b: uint4, int4, uint8 or int8 array [N, K].
@@ -151,7 +151,7 @@ def _planes(precision: Any) -> int:
 def _check_type(name: str, x: Any, types: tuple[str, ...], advice: Any, shape: Any = "") -> None:
     """Checks that x is an array of one of the types.
 
-    advice(name, x) is the remedy for an array of another type. For a number, the remedy is an array of this shape.
+    advice(name, x) is the remedy for an array of another type. For a number, it is an array of the shape `shape`.
     """
     if x is None:
         raise _error(name, "required", f"is None, but required; give {name}", error=ArgumentTypeError)
@@ -221,7 +221,10 @@ def _zero_point_advice(shape: tuple[int, ...], scale: tuple[int, ...]) -> str:
 
 
 def _shape_of_scales(matrix: tuple[int, ...], zero_point: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape for scales that do not fit: that of the zero points if it fits, else the one with the fewest blocks."""
+    """The shape that scales should have if theirs does not fit `b`.
+
+    It is the zero points' shape if that fits `b`, else the shape with the fewest blocks.
+    """
     rows, depth = matrix
     fits = len(zero_point) == 2 and zero_point[0] == rows and size_of(depth, zero_point[1])
     return zero_point if fits else (rows, -(-depth // block_panels.SIZES[-1]))

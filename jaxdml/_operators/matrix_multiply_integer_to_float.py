@@ -24,7 +24,7 @@ def _describe(given: Given) -> OperatorDesc:
     a, b = given["a"], given["b"]
     output = a.shape[:-1] + b.shape[-1:]
     if not _are_bytes(a, b) and a.ndim and is_symbolic(a.shape[-1]):
-        text = f"has symbolic K {a.shape[-1]}, but products of more than 8 bits need a known K; use an integer"
+        text = f"has symbolic K {a.shape[-1]}, but operands of more than 8 bits need a known K; use an integer"
         raise broken(MatrixMultiplyIntegerToFloatDesc.operator, "ATensor", "sizes", text, expected=int)
 
     def form(field: str, array: Any) -> TensorDesc:

@@ -18,12 +18,17 @@ class Parameters:
 
     Attributes:
       names: all parameters in order; tensors come first.
-      tensors: all input tensors; quantization: the scales and zero points, each with its role; data: the others.
-      optional: tensors that may be None; many: tensors that are tuples of arrays.
+      tensors: all input tensors.
+      quantization: the scales and zero points, each with its role.
+      data: the tensors that are neither.
+      optional: tensors that may be None.
+      many: tensors that are tuples of arrays.
       options: options of the desc, each with its kind.
-      named: parameters that are not tensors, all keyword-only; statics: the named parameters that affect the result.
-      output: the page's name of the first output; output_types: all types that some feature level allows for it;
-        output_zero_point: the parameter that holds its zero point, or None.
+      named: parameters that are not tensors, all keyword-only.
+      statics: the named parameters that affect the result.
+      output: the page's name of the first output.
+      output_types: all types that some feature level allows for the first output.
+      output_zero_point: the parameter that holds the first output's zero point, or None.
     """
 
     def __init__(self, page: Page, function: Callable[..., Any], hints: Mapping[str, str]) -> None:

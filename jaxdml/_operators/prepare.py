@@ -77,7 +77,7 @@ def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> Prepar
 
 
 def waiting_matrix(b: Array) -> PreparedMatrix:
-    """Like `prepare_matrix_multiply_b`, except that a NumPy array waits for `packed`."""
+    """Like `prepare_matrix_multiply_b`, but a NumPy array is not packed until `packed` is called on the result."""
     with raising_as(prepare_matrix_multiply_b.__name__):
         b = _validated("quantized_linear_matrix_multiply", "b", b)
     if isinstance(b, np.ndarray):
@@ -86,7 +86,7 @@ def waiting_matrix(b: Array) -> PreparedMatrix:
 
 
 def waiting_filter(filter: Array, group_count: int) -> PreparedFilter:
-    """Like `prepare_convolution_filter`, except that a NumPy array waits for `packed`."""
+    """Like `prepare_convolution_filter`, but a NumPy array is not packed until `packed` is called on the result."""
     operator = "quantized_linear_convolution"
     with raising_as(prepare_convolution_filter.__name__):
         filter = _validated(operator, "filter", filter)

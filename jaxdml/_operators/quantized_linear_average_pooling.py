@@ -76,8 +76,9 @@ def quantized_linear_average_pooling(
       output_scale: number, or float32 array with a shape as for input_scale.
       output_zero_point: integer, or array of the output's type with a shape as for input_scale; None means 0.
       window_size: size of the window; an integer, or one integer per spatial dimension. ``input.shape[2:]`` gives
-        global average pooling, also of symbolic sizes; no other size may be symbolic. A window has at most 8421504
-        elements, whose sum int32 holds; with symbolic sizes, this is not validated, and larger sums wrap.
+        global average pooling, also of symbolic sizes; no other window size may be symbolic. A window has at most
+        8,421,504 elements, so that int32 can hold their sum. With symbolic sizes, this is not validated, and larger
+        sums wrap.
       strides: at least 1; an integer, or one integer per spatial dimension.
       start_padding, end_padding: elements added before and after each spatial dimension; an integer, or one for each.
         Without include_padding, a window that covers only padding raises an error; with symbolic sizes, only the

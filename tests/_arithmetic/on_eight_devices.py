@@ -212,7 +212,7 @@ def parts_of_prepared_weights():
         check(f"part of prepared: {name}", jax.jit(function)(x, for_xla), operator(x, weights, reference))
         if HAS_NATIVE:
             packed = jax.shard_map(operator, mesh=mesh, in_specs=(P(), P("x")), out_specs=out_spec)
-            with pytest.raises(dml.DescError, match="shard the array, and prepare each part"):
+            with pytest.raises(dml.DescError, match="shard the array first, then prepare each part"):
                 jax.jit(packed)(x, prepared(x, weights))
     stack = np.stack([B, ~B])
     function = jax.shard_map(multiply, mesh=mesh, in_specs=(P("x"), P("x")), out_specs=P("x"))

@@ -107,5 +107,5 @@ def test_large_weights_are_sampled():
 def test_a_shard_of_packed_weights_is_refused():
     prepared = dml.prepare_matrix_multiply_b(np.ones((16, 8), np.int8))
     half = jax.tree.map(lambda x: x[: x.size // 2], prepared)
-    with pytest.raises(dml.DescError, match="for a mesh, shard the array, and prepare each part"):
+    with pytest.raises(dml.DescError, match="for a mesh, shard the array first, then prepare each part"):
         dml.matrix_multiply_integer(np.ones((1, 16), np.uint8), 3, half, None)

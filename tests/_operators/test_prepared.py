@@ -236,8 +236,8 @@ def stacked(prepared):
         ),
         (
             lambda: convolve(matrix(shape=(1, 2, 5)), stacked(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
-            "FilterTensor is a PreparedFilter whose data changed type or shape; prepare it again, "
-            "use jax.vmap for a stack",
+            "FilterTensor is a PreparedFilter whose data changed type or shape; prepare it again. "
+            "For a stack, use jax.vmap",
         ),
     ],
 )  # fmt: skip
