@@ -55,7 +55,8 @@ def one_minus_square(x: Array) -> Array:
 def divided(x: Any, y: Array) -> Array:
     """fl(x / y), or a zero of the same sign where |x / y| is below the smallest normal number.
 
-    Where subnormals are not flushed, as in constants that XLA folds, some such quotients are rounded up to that number.
+    Where subnormals are not flushed, as in constants that XLA folds, plain division rounds some of these quotients up
+    to the smallest normal number.
     """
     result = quotient(x, y)
     return lax.select(lax.abs(x) < lax.abs(y) * SMALLEST_NORMAL, result * np.float32(0), result)

@@ -5,7 +5,7 @@ erfc(x) = 1 - erf(x) below 0.46875, else exp(-x**2) * g(x). x**2 is the sum of t
 a rest. g is a polynomial in 1 / (x + 2) = u + w; u has 12 bits and G_SLOPE has 10, so (u - CENTER) * G_SLOPE is exact.
 exp(-x**2), g and their product are pairs.
 erf_inv(x) = sqrt(pi) / 2 * x + x**3 * INVERSE(x**2) up to 0.625, else s + (NEAR_ROOT or FAR_ROOT)(s), where the pair s
-is the root of -log((1 - x) * (1 + x)). erf_inv is almost linear in s.
+is the square root of -log((1 - x) * (1 + x)). erf_inv is almost linear in s.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""exp, exp2, expm1, logistic and tanh: one reduction and one polynomial of degree 4.
+"""exp, exp2, expm1, logistic and tanh share a polynomial of degree 4; tanh has a second polynomial near 0.
 
 x = n * ln 2 + r, with r from -0.347 to 0.347 as a pair. ln 2 is LN2_UPPER + LN2_LOWER, constants of 15 and 16 bits, so
 their products with n are exact. e**r is 1 + p, where p = r + r**2 * EXP(r).

@@ -68,7 +68,7 @@ def _is_array(x: Any) -> bool:
     """Whether x is an array or a NumPy scalar that JAX can trace. Types such as np.float32 have a dtype, too."""
     try:
         jax.typeof(x)
-    except (TypeError, ValueError):  # the latter for objects that only JAX's functions turn into arrays
+    except (TypeError, ValueError):  # ValueError: x has __jax_array__, a method that only jax.numpy calls
         return False
     return hasattr(x, "dtype")  # Python numbers have none
 
@@ -92,7 +92,8 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
             return f(*args, **kwargs)
 
         if len(arrays) == len(leaves):
-            # JAX's errors name f if f itself is traced. JAX caches traces by object, so f is wrapped in a new object.
+            # f is traced without `flat`, so that JAX's errors name f. The partial is a new object in each call, so that
+            # JAX does not reuse a cached trace.
             closed, shapes = jax.make_jaxpr(functools.partial(f), return_shape=True)(*args, **kwargs)
         else:
             closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays.values())

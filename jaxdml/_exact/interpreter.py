@@ -42,7 +42,7 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
 }  # the maximum number of addends of the equation's sums, or of factors of its products
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
 OF_VMAP = "for the axis of a vmap, exact(jax.vmap(f, axis_name=...)) also works"
-OUTSIDE = f"outside of shard_map and vmap, where the axis may still be sharded; {OF_VMAP}"
+OUTSIDE = f"outside of shard_map and vmap; the array may still be sharded along that axis; {OF_VMAP}"
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -185,7 +185,10 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
 
 
 def _with_order_of_nan(eqns: Sequence[Any]) -> list[Any]:
-    """The equations; in top_k(-y), NaN of y are the largest elements of y, as in jnp.partition."""
+    """The equations, where TOP_OF_NEGATION replaces each top_k(-y): NaN in y are then the largest elements of y.
+
+    jnp.partition, which computes top_k(-y), treats NaN so.
+    """
     negations = {eqn.result for eqn in eqns if eqn.primitive.name == "neg" and eqn.result.aval.dtype in FLOATS}
     return [
         eqn._replace(primitive=TOP_OF_NEGATION) if eqn.primitive.name == "top_k" and eqn.invars[0] in negations else eqn
@@ -241,7 +244,10 @@ def _literal(value: Any, aval: Any) -> Any:
 
 
 def _typed(value: Any, aval: Any) -> Any:
-    """A result as an array that is weakly typed if JAX's result is, so that it takes the type of another operand."""
+    """A result as an array that is weakly typed if JAX's result is.
+
+    A weakly typed array takes the type of the other operand.
+    """
     array = jax.numpy.asarray(value)
     is_weak = getattr(aval, "weak_type", False)
     if getattr(jax.typeof(array), "weak_type", False) == is_weak:

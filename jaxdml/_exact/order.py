@@ -1,4 +1,4 @@
-"""The larger, the smaller and the next of floats, found by comparing integers. -0 < +0, and NaN wins.
+"""The maximum, the minimum and the next float, found by comparing integers. -0 < +0, and NaN wins.
 
 A float's key is its bits as int32, with all but the sign inverted for negative floats. Keys are ordered like floats.
 """
@@ -17,7 +17,7 @@ from jaxdml._exact.pairs import NAN, bits, floats, where
 Array = jax.Array
 LEAST, GREATEST = np.int32(-(2**31)), np.int32(2**31 - 1)
 KEY_OF_INFINITY = np.int32(0x7F800000)
-# The bits of the smallest positive number of each type; only float16 has subnormal numbers.
+# The bits of the smallest positive number that `next_after` returns. Only in float16 does it return subnormal numbers.
 BITS_OF_SMALLEST = {np.dtype(jnp.float16): 1, np.dtype(jnp.bfloat16): 2**7, np.dtype(jnp.float32): 2**23}
 
 

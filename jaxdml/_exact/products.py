@@ -1,7 +1,7 @@
 """Products of many floats in one order: neighbors are multiplied until one product is left.
 
-Ones in front make the number of factors a power of two. So the last running product of an axis has the bits of the
-axis's product, and each running product has those of the product of the elements up to it.
+Ones in front make the number of factors a power of two. So each running product has the same bits as the product of
+all elements up to its place.
 
 Factors are moved as integers. XLA adds zeros to floats when it moves them between devices, and -0 + 0 is +0.
 """

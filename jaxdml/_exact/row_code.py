@@ -37,10 +37,11 @@ class RowCode:
         return RowProgram(numbers, tuple(views), view, shape)
 
     def _is_wide_where_needed(self, view: Shape) -> bool:
-        """Whether each reduction reads a value for each column, and the result is wide if and only if `view` is.
+        """Whether each reduction reads a wide value, and the result is wide if and only if rows have several columns.
 
-        The kernel has no instruction for an equation that broadcasts one value of a row to all columns. Such a value
-        stays narrow, and the kernel can neither reduce the value nor write it as a wide result.
+        A wide value has an element for each column of a row; a narrow value has one for the whole row. The kernel has
+        no instruction for an equation that broadcasts one value of a row to all columns. Such a value stays narrow, and
+        the kernel can neither reduce the value nor write it as a wide result.
         """
         is_wide = [each[-1] > 1 for _, each in self.operands]
         for code, values in self.instructions:

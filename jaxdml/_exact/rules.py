@@ -91,7 +91,7 @@ def wide_product(primitive: Any, params: Params) -> Computed:
 
 
 def widened_on_cuda(primitive: Any, params: Params) -> Computed:
-    """A product of integers of 8 bits or less. XLA's kernels for int8 may double the sums on CUDA."""
+    """A product of integers of 8 bits or less. On CUDA, some of XLA's int8 kernels return twice the correct sums."""
     forms = {"cuda": wide_product(primitive, params), "default": as_it_is(primitive, params)}
     return lambda *operands: lax.platform_dependent(*operands, **forms)
 
@@ -253,7 +253,7 @@ RULES: Mapping[str, Rule] = {
     "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
         primitive, params
     ),
-    # lax.empty; a derivative of cond has one in place of a value that only other branches compute.
+    # lax.empty. In a derivative of cond, a branch returns it for a value that only other branches compute.
     **dict.fromkeys(("empty", "empty2"), lambda primitive, params: lambda: lax.full_like(primitive.bind(**params), 0)),
     "nextafter": of_own_type(order.next_after),
     "gather": gathered,

@@ -45,7 +45,7 @@ def mapped(f):
 @pytest.mark.parametrize("name", rest_rarely(REDUCTIONS, 1))
 def test_reductions_over_a_named_axis_are_written_with_jax_numpy(name):
     collective, reduce = REDUCTIONS[name]
-    remedy = f"write jnp.{reduce.__name__} over the axis outside of shard_map and vmap, .*; for the axis of a vmap"
+    remedy = f"write jnp.{reduce.__name__} over the axis outside of shard_map and vmap; .*; for the axis of a vmap"
     for f in mapped(dml.exact(lambda x: collective(x, "i"))):
         with pytest.raises(dml.ExactError, match=f"no rule for (psum|{name})\\w* of float32.*: {remedy}"):
             f(X)
