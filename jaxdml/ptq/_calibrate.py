@@ -164,9 +164,10 @@ def _of_observer(value: Value, role: str, scan: str = "") -> Value:
 
 
 def _ranged(extremes: Mapping[str, Node], name: str) -> str:
-    """The value that gives `name` its range: the result of the maximum or minimum that alone reads `name`, else `name`.
+    """The value that gives `name` its range.
 
-    The elements that the maximum leaves out, such as the -1e9 of a mask, are clamped, which does not change the result.
+    If a maximum or minimum is the only operator that reads `name`, the value is its result, else `name`. The elements
+    that a maximum leaves out, such as the -1e9 of a mask, are clamped, which does not change the result.
     """
     while extreme := extremes.get(name):
         name = extreme.outputs[0]

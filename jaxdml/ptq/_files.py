@@ -57,8 +57,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
     Raises:
       PtqError: if path is not a path, or model is not a `jaxdml.ptq.Model`.
-      PtqFileError: if the file cannot be written. If path is a folder, its folder does not exist, or the file may not
-        be written, the error also has Python's class: IsADirectoryError, FileNotFoundError or PermissionError.
+      PtqFileError: if the file cannot be written. The error also has Python's class: IsADirectoryError if path is a
+        folder, FileNotFoundError if the folder of path does not exist, PermissionError if writing is not permitted.
     """
     if not isinstance(model, Model):
         raise PtqError(f"save was given {type(model).__name__}, expected a model: write save(path, model)")
@@ -104,7 +104,10 @@ def check_target(path: Path, kind: type[FileError]) -> None:
 
 @contextlib.contextmanager
 def told(path: Path, kind: type[FileError]) -> Iterator[None]:
-    """Turns errors of the operating system, which may name a temporary file, into errors of a kind that name path."""
+    """Turns errors of the operating system, which may name a temporary file, into errors of the class `kind`.
+
+    The new errors name path.
+    """
     try:
         yield
     except kind:
@@ -122,7 +125,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
       OSError: if path is a device, a pipe or a socket, which the file would replace.
     """
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "a device, a pipe or a socket, expected the path of a file", str(path))
+        raise OSError(errno.EINVAL, "it is a device, a pipe or a socket, expected the path of a file", str(path))
     written = path.with_name(f"{uuid.uuid4().hex}.part")  # path's name may already be as long as names can be
     try:
         with open(written, "wb") as file:
@@ -144,8 +147,9 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         if the pytree consists of lists, tuples, and dicts with strings as keys.
 
     Returns:
-      The model; it computes the same bits as the saved model, with one exception: with floats="exact", an operation for
-      which the version that saved the model had no rule of `jaxdml.exact` follows the rule of this version, if any.
+      The model. It computes the same bits as the saved model. There is one exception, with floats="exact": if the
+      version that saved the model had no rule of `jaxdml.exact` for an operation, and this version has one, the
+      operation follows this rule.
 
     Raises:
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.

@@ -128,7 +128,8 @@ class Model:
         """Raises an error that names the call to write.
 
         Raises:
-          ArgumentTypeError: always. Weights that are constants of a jitted function would be compiled into it.
+          ArgumentTypeError: always, because params must be an argument. Under jit, the model's own weights would be
+            constants, compiled into the program.
         """
         raise called_without_params()
 

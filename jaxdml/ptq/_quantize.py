@@ -77,10 +77,10 @@ def quantize(
         each block of that many weights along the contraction dimension. Products with such matrices take floats,
         whatever `products` is, unless a rule says otherwise. Filters of convolutions are int8.
       equalize: whether to divide channels with large values by factors, and to multiply the weights applied to these
-        channels by the same factors. The channels are those of floats that are quantized for convolutions or products,
-        and those of values that pass from one convolution or product to the next only through relu and operators that
-        move or average elements. The float function does not change, and rounding to integers loses less accuracy. The
-        first batch determines the magnitudes of values.
+        channels by the same factors. This applies to channels of floats that are quantized for convolutions or
+        products. It also applies to channels of values that pass from one convolution or product to the next only
+        through relu and operators that move or average elements. The float function does not change, and rounding to
+        integers loses less accuracy. The first batch determines the magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
         the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales
@@ -91,8 +91,8 @@ def quantize(
         product reads the sum. "float": these sums and their terms stay in floats, and convolutions and products round
         their inputs. Outputs are closer to those of apply. A function that computes a term, such as a gelu, runs in
         floats instead of becoming a look-up table. Convolutional networks run a little slower with float sums.
-      rules: overrides of options for some layers. If several matching rules set an option, the first one applies;
-        `Rule` names options that go together.
+      rules: overrides of options for some layers. If several matching rules set an option, the first one applies. The
+        docstring of `Rule` lists the options that one rule decides together.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
         "xla": XLA computes floats, with bits that depend on processor and program.

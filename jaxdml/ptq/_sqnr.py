@@ -263,7 +263,10 @@ def sqnr_of(
 
 
 def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> tuple[str, str]:
-    """Name and primitives of a value's layer; a contraction's layer includes the bias, clamps and movers after it."""
+    """Name and primitives of a value's layer.
+
+    A contraction's layer includes the bias, the clamps and the operators that only move elements after it.
+    """
     maker, words = makers.get(name), list[str]()
     last = maker
     while maker is not None:
