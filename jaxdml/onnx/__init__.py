@@ -36,6 +36,6 @@ __all__ = [
 
 # Users and pickles see the public path of these names, not the paths of private modules.
 for _name in __all__:
-    if _name != "ModelError":  # is defined in jaxdml.errors, like all errors
+    if _name != "ModelError":  # ModelError is defined in jaxdml.errors, like all errors
         globals()[_name].__module__ = __name__
 del _name

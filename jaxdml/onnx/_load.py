@@ -45,7 +45,8 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
 
     Raises:
       DescError: if an argument is wrong; its subclass ArgumentTypeError if the argument's type is wrong.
-      ModelError: if the model cannot be read or run; the error lists every problem at once.
+      ModelError: if the model cannot be read or run. The error's attribute `problems` lists every problem, its text the
+        first 100.
 
     Source: https://onnx.ai/onnx/operators and
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md

@@ -76,7 +76,8 @@ class Model:
         """Raises an error that names the call to write.
 
         Raises:
-          ArgumentTypeError: always. Weights that are constants of a jitted function would be compiled into it.
+          ArgumentTypeError: always, because params must be an argument. Under jit, the model's own weights would be
+            constants, compiled into the program.
         """
         raise called_without_params()
 
@@ -107,7 +108,8 @@ class Model:
         Args:
           params: as for `apply`.
           given: values by name, for example those of another runtime. Nodes read a given value in place of the model's
-            own value if both have the same shape and type. Shapes are never replaced.
+            own value if both have the same shape and type. Values that are known while JAX traces, such as the result
+            of Shape, are never replaced.
           *arrays: as for `apply`.
           **named: as for `apply`.
 

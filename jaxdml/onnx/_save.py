@@ -83,8 +83,8 @@ def save(
       ModelError: if nodes have no counterpart in ONNX, or if `model.params` were replaced. The error lists all nodes
         without a counterpart, with remedies.
       PtqError: if the function has changed since it was quantized, or cannot be traced for these sizes.
-      ModelFileError: if the file cannot be written. If path is a folder, its folder does not exist, or the file may not
-        be written, the error also has Python's class: IsADirectoryError, FileNotFoundError or PermissionError.
+      ModelFileError: if the file cannot be written. The error also has Python's class: IsADirectoryError if path is a
+        folder, FileNotFoundError if the folder of path does not exist, PermissionError if writing is not permitted.
 
     Source: https://onnx.ai/onnx/operators and
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -96,7 +96,7 @@ def save(
         form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
         has_gelu=opset is not None and opset >= WITH_GELU,
     )  # fmt: skip
-    proto, initializers = _converted(model, _specs(model, shapes), options)
+    proto, initializers = _converted(model, shapes, options)
     with told(Path(path), ModelFileError):
         _write(proto, initializers, target)
 
@@ -212,14 +212,13 @@ def _listed(structs: Any) -> str:
     return f"({', '.join(words)})"
 
 
-def _converted(
-    model: Model, specs: tuple[Any, ...], options: Options
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:  # fmt: skip
+def _converted(model: Model, shapes: Any, options: Options) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """The model without its initializers, and the initializers.
 
     Raises:
       ModelError, PtqError: for the reasons that `save` lists. If symbolic sizes cause the error, the error says so.
     """
+    specs = _specs(model, shapes)
     try:
         return _of_sizes(model, specs, options)
     except (ModelError, PtqError) as error:
@@ -227,7 +226,7 @@ def _converted(
         if numbers == specs:
             raise
         _of_sizes(model, numbers, options)  # raises the error if it also occurs without symbolic sizes
-        text = f"the argument shapes makes input sizes symbolic: {_listed(specs)}. Write shapes=None for the sizes of "
+        text = f"shapes={shapes!r} makes input sizes symbolic: {_listed(specs)}. Write shapes=None for the sizes of "
         text = f"{text}the calibration, or numbers in place of some names, because\n{error}"
         raise (ModelError(text, error.problems) if isinstance(error, ModelError) else PtqError(text)) from error
 

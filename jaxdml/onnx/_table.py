@@ -27,7 +27,7 @@ NIBBLE = frozenset({"int4", "uint4"})
 BYTE = frozenset({"int8", "uint8"})
 BOOL = frozenset({"bool"})
 INDEX = frozenset({"int32", "int64"})
-SIZES = (None, frozenset({"int64"}))  # the types of a value and of sizes or axes
+SIZES = (None, frozenset({"int64"}))  # the types of two inputs: a value, and sizes or axes
 SCALE = frozenset({"float32"})
 ANY = NUMBER | NIBBLE | BOOL
 
