@@ -47,9 +47,12 @@ struct MatmulPlan {
   int64_t row_blocks, column_blocks;
   Columns* columns;  // one for each problem
   Halves halves;
-  int64_t pair_bytes;                    // size of the factors of two panels
-  uint8_t *copies, *packed;              // scratch of the workers: rows of a, and panels or sums of a raw b
-  uint8_t *row_factors, *panel_factors;  // scratch of the workers: factors of two row tiles, and of an item's panels
+  int64_t pair_bytes;  // bytes of the panel factors of two panels
+  // Scratch of each worker: rows of a; and for a raw b, the packed panels of an item, or the sums if is_unpacked.
+  uint8_t *copies, *packed;
+  // Scratch of each worker, for Strassen's method: the row factors of two row tiles, and the panel factors of an item's
+  // panels. strassen.h defines these factors.
+  uint8_t *row_factors, *panel_factors;
   int64_t copy_bytes, packed_bytes, row_factor_bytes, panel_factor_bytes;
 };
 
@@ -101,7 +104,8 @@ template <bool kHasTiles>
 static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, Arena& arena) {
   const Matmul& one = problems[0];
   if (is_worth_quarters(one)) {
-    // Factors take scratch for each thread. The limit counts A and B once, because problems may share operands.
+    // Each thread has scratch for factors. Strassen's method is used if its scratch is at most 4 times as large as the
+    // operands and results. A and B count once, because problems may share operands.
     Arena counted = {nullptr, 0};
     plan_by<kHasTiles>(true, problems, count, threads, counted);
     const int64_t operands = (one.rows + one.columns) * one.depth;
@@ -205,7 +209,8 @@ JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has
   copy_bytes(static_cast<uint8_t*>(one.y) + (m * one.columns + n) * size, bytes, count * size);
 }
 
-// Subtracts the zero point from a row of cells of 16 bits, which hold the differences; then no column sums are needed.
+// Subtracts the zero point from a row of cells. Cells have 16 bits here, which suffice for the differences. Then no
+// column sums are needed.
 JAXDML_INLINE void center(Cell* cells, int64_t depth, Row& row) {
   for (int64_t k = 0; k < depth; k++) cells[k] = Cell(cells[k] - row.zero_point);
   row.sum = int32_t(uint32_t(row.sum) - uint32_t(depth) * uint32_t(row.zero_point));

@@ -65,7 +65,8 @@ void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) 
     // Continue with the helpers that were scheduled.
   }
   job->work();
-  // Helpers finish their last items. Yielding lets a helper whose core is taken by another process run on this core.
+  // Helpers finish their last items. Another process may occupy a helper's core. Yielding lets that helper run on this
+  // core.
   for (int spins = 0; job->done.load(std::memory_order_acquire) < count; spins++)
     if (spins < kSpins)
       pause();
