@@ -139,6 +139,14 @@ def test_products_of_experts_with_their_own_rows_count_as_products():
     assert "there is no quantized ragged_dot_general" in text
 
 
+def test_products_of_experts_in_a_branch_count_as_products():
+    def apply(p, x):
+        experts = jnp.stack([p["u"], p["v"]])
+        return lax.cond(x[0, 0] > 0, lambda h: lax.ragged_dot(h, experts, jnp.array([1, 3])), jnp.tanh, x @ p["w"])
+
+    assert "\n1 of 2 convolutions and products" in str(quantize(apply, PARTS, [X], progress=False))
+
+
 def test_a_product_of_several_axes_counts_once():
     apply = lambda p, x: jnp.einsum("nab,abc->nc", x.reshape(-1, 2, 4), p["w"].reshape(2, 4, 8))  # noqa: E731
     assert "\n1 of 1 convolutions and products" in str(quantize(apply, PARTS, [X], progress=False))

@@ -21,7 +21,7 @@ from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._grids.observers import Observer, Statistics, observer_of
 from jaxdml.ptq._trace.correspondence import Known, Texts, corresponding, named_like, texts_of
-from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
+from jaxdml.ptq._trace.equations import PRODUCT_PRIMITIVES, Program
 from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
 from jaxdml.ptq._trace.signature import primitives_in
 from jaxdml.ptq._trace.values import Value
@@ -74,7 +74,7 @@ class Unit:
     def scans_with_products(self) -> Iterator[str]:
         """Yields the first result of each scan with contractions, also of those that run in floats."""
         for node in self.graph.nodes:
-            is_float = node.operator.name == SCAN and not set(CONTRACTION_PRIMITIVES).isdisjoint(node.source)
+            is_float = node.operator.name == SCAN and not set(PRODUCT_PRIMITIVES).isdisjoint(node.source)
             if node.outputs[0] in self.bodies or is_float:
                 yield node.outputs[0]
 
@@ -259,7 +259,7 @@ def _with_products(node: Node, program: Program, reasons: Mapping[str, str]) -> 
     if node.operator.name not in (SCAN, *CONTROL_FLOW) or node.outputs[0] not in reasons:
         return node
     primitives = primitives_in(list(program.equations[node.options["equation"]].params.values()))
-    return node.replace(source=(*node.source, *(name for name in primitives if name in CONTRACTION_PRIMITIVES)))
+    return node.replace(source=(*node.source, *(name for name in primitives if name in PRODUCT_PRIMITIVES)))
 
 
 def _loop_of(builder: Builder, node: Node) -> Loop:

@@ -23,7 +23,8 @@ from jaxdml.ptq._trace.signature import digest, holds_code, params_text, primiti
 
 # Movers and casts whose results have sizes that depend only on the sizes of their inputs.
 MOVERS_OF_WEIGHTS = ("convert_element_type", "expand_dims", "squeeze", "transpose")
-CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general", "ragged_dot_general")
+CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general")
+PRODUCT_PRIMITIVES = (*CONTRACTION_PRIMITIVES, "ragged_dot_general")  # the last one always stays in floats
 
 
 @dataclass(frozen=True, eq=False)
