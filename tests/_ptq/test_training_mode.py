@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from flax import nnx
 from jax import lax
 
@@ -71,13 +72,35 @@ def test_batch_norm_of_linen_in_training_mode():
         with pytest.raises(PtqError, match=r"as BatchNorm in training mode does.*\(flax: use_running_average=True; eq"):
             dml.ptq.quantize(apply, variables, [IMAGES], progress=False)
     for params in (variables["params"], {"params": variables["params"]}):
-        with pytest.raises(PtqError, match=r"\nparams must be all variables that flax's init returned, such as {'para"):
+        with pytest.raises(PtqError, match=r"\nparams must have all collections .*'batch_stats': \.\.\.}; flax's init"):
             dml.ptq.quantize(module.apply, params, [IMAGES], progress=False)
-    with pytest.raises(PtqError, match=r"\napply updates variables, as BatchNorm in training mode does: ") as caught:
+    with pytest.raises(PtqError, match=r"\napply updates variables\. If BatchNorm ") as caught:
         dml.ptq.quantize(functools.partial(module.apply, train=True), variables, [IMAGES], progress=False)
-    apply = eval(str(caught.value).partition("such as ")[2], {"module": module})
+    apply = suggested(caught.value, "inference mode, such as ", module)
     model = dml.ptq.quantize(apply, variables, [IMAGES], progress=False)
     assert is_right(model, module.apply, variables, IMAGES, 20)
+
+
+def test_a_cache_of_linen_is_an_input():
+    module = nn.MultiHeadDotProductAttention(num_heads=2, decode=True)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
+    variables = module.init(jax.random.key(0), x, x)
+    step = x[:, :1]
+    with pytest.raises(PtqError, match=r"\nA cache must be an input, such as ") as caught:
+        dml.ptq.quantize(lambda variables, x: module.apply(variables, x, x), variables, [step], progress=False)
+    text = str(caught.value).replace("}, x, mutable", "}, x, x, mutable")  # attention takes queries, and keys
+    apply = suggested(text, "an input, such as ", module)
+    model = dml.ptq.quantize(apply, variables["params"], [(variables["cache"], step)], progress=False)
+    assert "6 of 6" in str(model)
+    found, cache = model.apply(model.params, variables["cache"], step)
+    expected, _ = apply(variables["params"], variables["cache"], step)
+    assert decibels(found, expected) > 20
+    assert cache["cache"]["cache_index"] == 1
+
+
+def suggested(error, before, module):
+    """The function that an error suggests after the words `before`."""
+    return eval(str(error).partition(before)[2].partition("\n")[0], {"module": module})
 
 
 @pytest.mark.rare

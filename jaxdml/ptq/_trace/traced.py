@@ -28,10 +28,14 @@ MODULE = (
 DICT = "\nA batch that is a dict is one input of apply: write lambda params, batch: apply(params, {0})"
 LISTS = "\nA list of numbers is a pytree with an input for each number: write np.asarray(batch) in place of the list"
 OF_FLAX = {
-    "ScopeCollectionNotFound": "\nparams must be all variables that flax's init returned, such as {'params': ...}",
+    "ScopeCollectionNotFound": (
+        "\nparams must have all collections of variables that apply reads, such as "
+        "{'params': ..., 'batch_stats': ...}; flax's init returns them"
+    ),
     "ModifyScopeVariableError": (
-        "\napply updates variables, as BatchNorm in training mode does: quantize apply in inference mode, such as "
-        "lambda variables, x: module.apply(variables, x, train=False)"
+        "\napply updates variables. If BatchNorm updates its statistics, quantize apply in inference mode, such as "
+        "lambda variables, x: module.apply(variables, x, train=False)\nA cache must be an input, such as "
+        "lambda params, cache, x: module.apply({'params': params, 'cache': cache}, x, mutable=['cache'])"
     ),
 }  # advice by the name of the error
 LONG = 400  # characters of inputs in an error
