@@ -153,11 +153,31 @@ def by_all_distances(p, x):
 def test_matrices_that_depend_on_a_length_have_a_remedy():
     x = X[:, :4]
     model = quantize(by_distances, P, [x], progress=False)
-    with pytest.raises(PtqError, match="or multiply by the matrix of the longest input and slice the result, if a len"):
+    with pytest.raises(PtqError, match=r"or multiply by the matrix of the longest input and slice the result \(if"):
         model.apply(model.params, x[:, :3])
     model = quantize(by_all_distances, P, [x], progress=False)
     for each in (x, x[:, :3]):
         assert decibels(model.apply(model.params, each), by_distances(P, each)) > 30
+
+
+def mixed(p, x):
+    return jnp.einsum("ntd,ts->nsd", x @ p["w"][0], p["mix"][: x.shape[1], : x.shape[1]])
+
+
+def mixed_by_all(p, x):
+    padded = jnp.pad(x @ p["w"][0], ((0, 0), (0, 4 - x.shape[1]), (0, 0)))
+    return jnp.einsum("ntd,ts->nsd", padded, p["mix"])[:, : x.shape[1]]
+
+
+@pytest.mark.rare
+def test_a_sum_over_a_length_has_the_remedy_of_zeros():
+    x, params = X[:, :4], P | {"mix": np.random.default_rng(0).standard_normal((4, 4), np.float32)}
+    model = quantize(mixed, params, [x], progress=False)
+    with pytest.raises(PtqError, match="if the product sums over the length, first pad the other operand with zeros"):
+        model.apply(model.params, x[:, :3])
+    model = quantize(mixed_by_all, params, [x], progress=False)
+    for each in (x, x[:, :3]):
+        assert decibels(model.apply(model.params, each), mixed(params, each)) > 30
 
 
 @pytest.mark.rare

@@ -93,7 +93,8 @@ def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Progr
 
 SAME_LAYERS = "write apply so that the sizes of inputs do not change its layers"
 LONGEST_OR_ONE_EXAMPLE = (
-    "multiply by the matrix of the longest input and slice the result, if a length differs, or "
+    "multiply by the matrix of the longest input and slice the result (if the product sums over the length, first pad "
+    "the other operand with zeros), if a length differs, or "
     "quantize the function of one example under jax.vmap, if only the batch size differs: "
     "lambda params, x: jax.vmap(lambda one: apply(params, one[None])[0])(x)"
 )
