@@ -124,7 +124,8 @@ class FileError(OSError):
     @classmethod
     def of(cls, number: int | None, path: str | os.PathLike[str], *args: str) -> Self:
         """An error made of args, of cls or its subclass that derives from Python's exception for the error number."""
-        python = FileNotFoundError if number == errno.ENOTDIR else type(OSError(number, ""))  # its parent is a file
+        # ENOTDIR: a folder of the path is a file.
+        python = FileNotFoundError if number == errno.ENOTDIR else type(OSError(number, ""))
         kinds = [each for each in cls.__subclasses__() if python is not OSError and issubclass(each, python)]
         error = kinds[0](*args) if kinds else cls(*args)
         error.errno, error.strerror = number, None if number is None else os.strerror(number)

@@ -109,7 +109,7 @@ def use_kernels(which: str) -> contextlib.AbstractContextManager[None]:
 
     Source: https://docs.jax.dev/en/latest/ffi.html
     """
-    if which not in ("native", "xla"):
+    if not isinstance(which, str) or which not in ("native", "xla"):
         sets = f"to choose an instruction set, set the environment variable {ENVIRONMENT}"
         raise _misused(f"`which` is {which!r}, expected 'native' or 'xla'; {sets}", which)
     if which == "native" and _library is None:

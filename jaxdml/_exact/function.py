@@ -44,9 +44,8 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
     """
     if not callable(f):
-        raise ExactError(
-            f"exact: f is of type {type(f).__name__}, expected a function: write exact(f)(x), not exact(f(x))"
-        )
+        given = f"of type {type(f).__name__}" if hasattr(f, "shape") else f"{f!r:.60}"
+        raise ExactError(f"exact: f is {given}, expected a function: write exact(f)(x), not exact(f(x))")
     if products not in CHOICES:
         raise ExactError(f'exact: products is {products!r}, expected "refuse" or "xla"')
     if flag := fast_math_flag():

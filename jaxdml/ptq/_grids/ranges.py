@@ -158,8 +158,8 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
     if len(shape) != 1 or np.shape(input_scale) != () or np.shape(filter_scale) not in ((), shape):
         shapes = f"bias has shape {shape}, input_scale {np.shape(input_scale)}, filter_scale {np.shape(filter_scale)}"
         raise PtqError(
-            f"{name}: {shapes}, expected a bias [channels], one input_scale, "
-            "and one filter_scale or a value for each channel"
+            f"{name}: {shapes}, expected a bias [channels], an input_scale of shape (), "
+            "and a filter_scale of shape () or [channels]"
         )
     biases, by_input, by_filter = (_flushed(x) for x in _same_kind(*given))
     xp = namespace_of(biases)
