@@ -44,11 +44,16 @@ def has_int8_products(instructions: list[str]) -> bool:
     return bool({"avx512_vnni", "avx_vnni"} & set(instructions))
 
 
+def best_of(instructions: list[str]) -> str:
+    """The instructions of a CPU that products of integers use."""
+    kinds = "amx_int8", "avx512_vnni", "avx_vnni", "avx2"
+    return next((kind for kind in kinds if kind in instructions), "other")
+
+
 def name_of(device: Any, instructions: list[str]) -> str:
     """The name of the results of a whole run: the instructions of a CPU, or the kind of another device."""
     if device.platform == "cpu":
-        kinds = "amx_int8", "avx512_vnni", "avx_vnni", "avx2"
-        return "cpu_" + next((kind for kind in kinds if kind in instructions), "other")
+        return f"cpu_{best_of(instructions)}"
     return f"{device.platform}_{re.sub('[^a-z0-9]+', '_', device.device_kind.lower()).strip('_')}"
 
 

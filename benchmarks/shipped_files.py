@@ -28,7 +28,7 @@ from typing import Any
 import onnx
 from onnx import version_converter
 
-from benchmarks.machine import environment
+from benchmarks.machine import best_of, environment
 from benchmarks.quantized_files import FORMS, Inputs, attempted, compared, prepared, quantized, timed
 from benchmarks.shipped_models import PACKAGES, SHIPPED
 
@@ -123,11 +123,11 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def publish(name: str, found: dict[str, dict[str, str]]) -> None:
-    """Writes the cells into benchmarks/results, and keeps the other networks of the same set."""
-    file = RESULTS / f"shipped_{name}.json"
-    old = json.loads(file.read_text(encoding="utf-8"))["networks"] if file.exists() else {}
+def publish(found: dict[str, dict[str, str]]) -> None:
+    """Writes the cells into benchmarks/results, and keeps the other networks of processors with the same name."""
     machine = environment()
+    file = RESULTS / f"shipped_{best_of(machine['instructions'])}.json"
+    old = json.loads(file.read_text(encoding="utf-8"))["networks"] if file.exists() else {}
     machine["packages"] |= {package: metadata.version(package) for package in ("onnx", *PACKAGES)}
     all_found = old | found
     results = {"environment": machine, "networks": {name: all_found[name] for name in SHIPPED if name in all_found}}
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=SHIPPED, action="append", help="default: all")
     parser.add_argument("--times", type=float, default=0, metavar="SECONDS", help="time each file for so many seconds")
-    parser.add_argument("--publish", metavar="SET", help="write benchmarks/results/shipped_SET")
+    parser.add_argument("--publish", action="store_true", help="write benchmarks/results/shipped_*")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
@@ -155,7 +155,7 @@ def main() -> None:
         found[name] = json.loads(done.stdout.splitlines()[-1])
         print(row(name, found[name]), flush=True)
         if options.publish:
-            publish(options.publish, {name: found[name]})
+            publish({name: found[name]})
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import decode, forgotten, networks, shipped_files  # noqa: E402
+from benchmarks.machine import best_of  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 WRITERS = {
@@ -23,6 +24,12 @@ def test_a_page_is_that_of_its_measurements(path):
     page = WRITERS[path.stem.split("_")[0]](json.loads(path.read_text(encoding="utf-8")))
     assert path.with_suffix(".md").read_text(encoding="utf-8") == page
     assert "above 1, jaxdml is faster" in page
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("shipped_*.json")), ids=lambda path: path.stem)
+def test_results_have_the_name_of_their_processor(path):
+    machine = json.loads(path.read_text(encoding="utf-8"))["environment"]
+    assert path.stem == f"shipped_{best_of(machine['instructions'])}"
 
 
 def test_ratios_are_those_of_the_peers_time_to_jaxdmls():
