@@ -94,6 +94,18 @@ SETTINGS = (
         "whether threads matter",
     ),
     Setting(
+        Settings({"optimization.disable_specified_optimizers": "WeightBiasQuantization"}), _is_any,
+        "onnxruntime quantizes float weights and biases when it loads the file; "
+        "with optimization.disable_specified_optimizers=WeightBiasQuantization",
+        "whether float weights are quantized",
+    ),
+    Setting(
+        Settings({"session.disable_double_qdq_remover": "1"}), _is_any,
+        "onnxruntime merges consecutive pairs of QuantizeLinear and DequantizeLinear; "
+        "with session.disable_double_qdq_remover=1",
+        "whether pairs are merged",
+    ),
+    Setting(
         Settings(level="DISABLE_ALL"), _is_any,
         "onnxruntime's optimizations change the graph; without optimizations",
         "whether optimizations matter",
