@@ -20,6 +20,7 @@ from jaxdml.onnx._load import load
 from jaxdml.onnx._model import Model
 
 UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types that onnxruntime does not return as arrays
+MOST = 2  # a node's own error is most of its error if it is more than the latter over this number
 EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
 UNREAD = "onnxruntime gives this value in another type, or not at all: rows that read it include its error"
@@ -93,13 +94,14 @@ class _Comparing:
         expected = peer.run(self._inputs, peer.outputs)
         outputs = self._outputs(expected)
         theirs = self._theirs()
-        own, so_far = self._own(subject.alone, theirs), self._differences(subject.values, theirs)
+        own, errors = self._own(subject.alone, theirs), self._by_value(subject.values, theirs)
+        so_far = self._by_node(errors)
         tried = experiments(
             lambda settings: self._own(subject.alone, self._theirs(settings)),
             lambda: self._own(subject.by_onnxruntime, theirs),
         )
         reasons = own_reasons(subject.nodes, own, tried, self._made, lambda: peer.operators(self._made))
-        texts = self._reasons(own, so_far, reasons)
+        texts = self._reasons(own, so_far, errors, reasons)
         rows = tuple(
             NodeDifference(node.name or node.outputs[0], node.operator.name, alone, after, text)
             for node, alone, after, text in zip(subject.nodes, own, so_far, texts, strict=True)
@@ -125,33 +127,43 @@ class _Comparing:
         return {name: value for name, value in found.items() if types[name] == self._made[name].dtype}
 
     def _own(self, alone: Callable[[Values], Values], theirs: Values) -> Differences:
-        return self._differences(alone(theirs), theirs)
+        return self._by_node(self._by_value(alone(theirs), theirs))
 
-    def _differences(self, ours: Values, theirs: Values) -> Differences:
+    def _by_value(self, ours: Values, theirs: Values) -> dict[str, Difference]:
+        """The difference of each value that onnxruntime has."""
+        names = (name for node in self._subject.nodes for name in node.outputs if name in theirs)
+        return {name: Difference.of(ours[name], theirs[name]) for name in names}
+
+    def _by_node(self, found: Mapping[str, Difference]) -> Differences:
         """The difference of each node; None if onnxruntime has none of the node's values."""
         return [
-            Difference.joined(Difference.of(ours[name], theirs[name]) for name in node.outputs if name in theirs)
-            for node in self._subject.nodes
+            Difference.joined(found[name] for name in node.outputs if name in found) for node in self._subject.nodes
         ]
 
-    def _reasons(self, own: Differences, so_far: Differences, found: Mapping[int, str]) -> Iterator[str]:
+    def _reasons(
+        self, own: Differences, so_far: Differences, errors: Mapping[str, Difference], found: Mapping[int, str]
+    ) -> Iterator[str]:  # fmt: skip
         """The reason for each node's difference."""
-        worst = dict[str, int]()  # maps each differing value to the earlier node with the largest own error
+        begins = dict[str, tuple[float, int]]()  # maps each differing value to its error, and where most of it begins
         for place, node in enumerate(self._subject.nodes):
-            before = {worst[name] for name in node.inputs if name in worst}
             alone, after = own[place], so_far[place]
-            errors = {each: error.relative for each in (*before, place) if (error := own[each]) and error.differing}
-            blamed = max(errors, key=errors.__getitem__, default=None)
-            if blamed is not None and (after is None or after.differing):
-                worst |= dict.fromkeys(filter(None, node.outputs), blamed)
+            error, first = max((begins[name] for name in node.inputs if name in begins), default=(0.0, None))
+            if alone and alone.differing and (first is None or after is None or MOST * alone.relative > after.relative):
+                first = place
+            if first is not None:
+                for name in filter(None, node.outputs):
+                    if name not in errors:
+                        begins[name] = error, first
+                    elif errors[name].differing:
+                        begins[name] = errors[name].relative, first
             if alone is None or after is None:
                 yield UNREAD if self._peer.computed.intersection(node.outputs) else ABSENT
             elif place in found:
                 yield found[place]
             elif not after.differing:
                 yield EQUAL
-            elif blamed is not None:
-                yield f"its inputs differ, the worst node before it is {self._subject.nodes[blamed].name!r}"
+            elif first is not None:
+                yield f"its inputs differ: most of the error begins at {self._subject.nodes[first].name!r}"
             else:
                 yield XLA
 

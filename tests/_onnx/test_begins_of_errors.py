@@ -1,0 +1,77 @@
+"""`jaxdml.onnx.compare`: at which node an error begins."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from _onnx.test_compare import EQUAL, made_up
+from helpers.one_node import on_x64_alone
+from jaxdml.onnx._compare.compare import _Comparing
+
+F = np.float32
+pytestmark = on_x64_alone
+
+
+def begins(name):
+    return f"its inputs differ: most of the error begins at {name!r}"
+
+
+def rows_of(nodes, theirs, own, values):
+    """The reasons of nodes with made-up values: onnxruntime's, those of nodes by themselves, and the model's."""
+    theirs, own, values = ({name: F([x]) for name, x in each.items()} for each in (theirs, own, values))
+    subject = SimpleNamespace(nodes=nodes, outputs=values, values=values, alone=lambda given: own, by_onnxruntime=None)
+
+    def run(inputs, names, settings=None):
+        return {name: theirs[name] for name in names}
+
+    peer = SimpleNamespace(outputs=[nodes[-1].outputs[0]], computed=set(theirs), version="", run=run, operators=dict)
+    return [row.reason for row in _Comparing(subject, peer, {}).comparison([]).nodes]
+
+
+def test_floats_of_xla_may_differ_between_two_programs():
+    """A node without an error of its own, whose inputs are onnxruntime's, and which differs in the whole program."""
+    assert rows_of([made_up()], {"y": 1}, {"y": 1}, {"y": 1.1}) == [
+        "XLA's floats differ between two programs compiled from the model; floats='exact' gives one answer"
+    ]
+
+
+def test_an_error_that_ends_or_that_passes_by():
+    """The first node's error is the worst; it may end at the second node, or be more or less than the third's."""
+    nodes = [made_up("bad", (), ("a",)), made_up("round", ("a",), ("b",)), made_up("fine", ("b",), ("c",)),
+             made_up("last", ("c",))]  # fmt: skip
+    same = dict.fromkeys("abcy", 1)
+    own, values = same | {"a": 9, "c": 1.1}, same | {"a": 9, "c": 1.1, "y": 1.1}
+    assert rows_of(nodes, same, own, values)[1::2] == [EQUAL, begins("fine")]
+    assert rows_of(nodes, same, own, values | {"b": 9})[3] == begins("fine")
+    assert rows_of(nodes, same, own, values | {"b": 9, "c": 5, "y": 5})[3] == begins("bad")
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_the_larger_of_two_errors(names):
+    nodes = [made_up("one", (), ("a",)), made_up("two", (), ("b",)), made_up("last", tuple(names))]
+    same = dict.fromkeys("aby", 1)
+    for larger, name in (("a", "one"), ("b", "two")):
+        own = same | {"a": 1.1, "b": 1.1} | {larger: 2}
+        assert rows_of(nodes, same, own, own | {"y": 3})[2] == begins(name)
+
+
+def test_only_outputs_that_differ_pass_an_error_on():
+    nodes = [made_up("bad", (), ("a", "b")), made_up("small", (), ("c",)), made_up("last", ("b", "c"))]
+    same = dict.fromkeys("abcy", 1)
+    own = same | {"a": 9, "c": 1.1}
+    assert rows_of(nodes, same, own, own | {"y": 1.1})[2] == begins("small")
+
+
+def test_values_that_the_file_lacks_pass_an_error_on():
+    nodes = [made_up("bad", (), ("a",)), made_up("flatten", ("a",), ("absent",)), made_up("last", ("absent",))]
+    own = {"a": 9, "absent": 1, "y": 1}
+    assert rows_of(nodes, {"a": 1, "y": 1}, own, own | {"y": 9})[2] == begins("bad")
+
+
+def test_absent_values_carry_no_blame():
+    """An unused output and an absent input have the same empty name."""
+    nodes = [made_up("bad", (), ("a", "")), made_up("fine", ("x", ""), ("b",)), made_up("last", ("b",))]
+    values = {"a": 9, "b": 1.1, "y": 1.1}
+    reasons = rows_of(nodes, dict.fromkeys("aby", 1), values | {"y": 1}, values)
+    assert reasons[2] == begins("fine")
