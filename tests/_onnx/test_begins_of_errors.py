@@ -1,15 +1,24 @@
-"""`jaxdml.onnx.compare`: at which node an error begins."""
+"""`jaxdml.onnx.compare`: at which node an error begins, and whether the outputs depend on last bits."""
 
 from types import SimpleNamespace
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import TensorProto
 
-from _onnx.test_compare import EQUAL, made_up
+import jaxdml as dml
+from _onnx.test_compare import EQUAL, NAN, integers, made_up, saved
+from helpers.hostile_models import constant, model, node
 from helpers.one_node import on_x64_alone
 from jaxdml.onnx._compare.compare import _Comparing
+from jaxdml.onnx._compare.reasons import output_reasons
 
 F = np.float32
+NUDGES = (
+    "the outputs: last bits matter as much within onnxruntime: if its inputs move to their next floats, its outputs"
+)
+XLA = "XLA's floats differ between two programs compiled from the model; floats='exact' gives one answer"
 pytestmark = on_x64_alone
 
 
@@ -31,9 +40,7 @@ def rows_of(nodes, theirs, own, values):
 
 def test_floats_of_xla_may_differ_between_two_programs():
     """A node without an error of its own, whose inputs are onnxruntime's, and which differs in the whole program."""
-    assert rows_of([made_up()], {"y": 1}, {"y": 1}, {"y": 1.1}) == [
-        "XLA's floats differ between two programs compiled from the model; floats='exact' gives one answer"
-    ]
+    assert rows_of([made_up()], {"y": 1}, {"y": 1}, {"y": 1.1}) == [XLA]
 
 
 def test_an_error_that_ends_or_that_passes_by():
@@ -61,6 +68,7 @@ def test_only_outputs_that_differ_pass_an_error_on():
     same = dict.fromkeys("abcy", 1)
     own = same | {"a": 9, "c": 1.1}
     assert rows_of(nodes, same, own, own | {"y": 1.1})[2] == begins("small")
+    assert rows_of([nodes[0], made_up(inputs=("b",))], same, own, own | {"y": 1.1})[1] == XLA
 
 
 def test_values_that_the_file_lacks_pass_an_error_on():
@@ -75,3 +83,25 @@ def test_absent_values_carry_no_blame():
     values = {"a": 9, "b": 1.1, "y": 1.1}
     reasons = rows_of(nodes, dict.fromkeys("aby", 1), values | {"y": 1}, values)
     assert reasons[2] == begins("fine")
+    own = dict.fromkeys("by", 1) | {"a": 9}
+    assert rows_of(nodes, dict.fromkeys("aby", 1), own, own | {"b": 1.1})[1] == XLA
+
+
+# Last bits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_output_that_depends_on_last_bits(sign, tmp_path):
+    """The sine of a large multiple; with the other sign, floats above and below change their roles."""
+    nodes = [node("Erf", ["x"], ["a"]), node("Mul", ["a", "large"], ["b"]), node("Sin", ["b"], ["y"])]
+    proto = model(nodes, [constant(F(1e6), "large")], [("x", TensorProto.FLOAT, ("N",))])
+    path, x = saved(proto, tmp_path / "model.onnx"), np.linspace(0.1, 1, 50, dtype=F) * F(sign)
+    session = onnxruntime.InferenceSession(path)
+    y, up, down = (session.run(None, {"x": each})[0] for each in (x, np.nextafter(x, F(2)), np.nextafter(x, F(-2))))
+    moved = max(np.abs(each.astype(float) - y).max() for each in (up, down))
+    assert dml.onnx.compare(path, x).notes[-1] == f"{NUDGES} move by at most {moved:.3g}"
+
+
+@pytest.mark.parametrize(("moved", "count"), [(integers(1), 1), (integers(0), 0), (NAN, 0), (None, 0)])
+def test_outputs_that_last_bits_do_not_move(moved, count):
+    assert len(output_reasons(integers(16), lambda settings: integers(16), lambda: moved)) == count

@@ -1,6 +1,7 @@
 """`jaxdml.onnx.compare`: what differs from onnxruntime, in which node, and why."""
 
 import dataclasses
+import itertools
 import re
 
 import numpy as np
@@ -144,6 +145,23 @@ def test_a_float_function_differs_in_its_last_bits_and_its_integers_do_not(path)
     assert LAST_BITS.fullmatch(rows["erf"].reason)
     assert rows["to_integers"].reason == EQUAL
     assert rows["to_floats"].reason == "its inputs differ: most of the error begins at 'sum'"
+
+
+def test_a_sigmoid_of_small_results(path):
+    """onnxruntime's results near 1e-8 are wrong by more than they are large."""
+    x = np.linspace(-20, -16, 100, dtype=F)
+    row = compared(model([node("Sigmoid", ["x"], ["y"], name="sigmoid")], [], [("x", FLOAT, ("N",))]), path, x)
+    assert re.fullmatch(
+        r"onnxruntime's Sigmoid errs by some 1e-7 where its results are smaller, too: by at most [\d.]+e-08 here",
+        row["sigmoid"].reason,
+    )
+
+
+def test_subnormals(path):
+    x = F([1e-20, -1e-20, 1])
+    row = compared(model([node("Mul", ["x", "x"], ["y"], name="square")], [], [("x", FLOAT, ("N",))]), path, x)
+    assert (row["square"].own.differing, row["square"].own.largest) == (2, F(1e-20) * F(1e-20))
+    assert row["square"].reason == "jaxdml treats float32 subnormals as 0: the difference is at most 1e-40"
 
 
 LEVELS = {
@@ -300,7 +318,13 @@ def test_the_first_experiment_that_makes_a_difference_small_is_the_reason():
     asked.clear()
     bits = "a float function's last bits: 2 units in the last place of the largest value"
     assert reasons([dataclasses.replace(integers(3), last_places=2.0)], tried) == {0: bits}
+    floats = dataclasses.replace(integers(3), last_places=1000.0)
+    subnormal, small = dataclasses.replace(floats, largest=1e-39), dataclasses.replace(floats, largest=2e-7)
+    assert reasons([subnormal], tried)[0].startswith("jaxdml treats float32 subnormals as 0")
+    assert reasons([small], tried, [made_up("Sigmoid")])[0].startswith("onnxruntime's Sigmoid errs by some 1e-7")
     assert asked == []
+    larger = dataclasses.replace(floats, largest=2**-21)
+    assert not reasons([larger], [], [made_up("Sigmoid")])[0].startswith("onnxruntime's Sigmoid")
 
 
 def test_settings_that_onnxruntime_refuses_explain_nothing():
@@ -311,15 +335,17 @@ def test_settings_that_onnxruntime_refuses_explain_nothing():
     assert formula.run() == [integers(0)]
     assert len(settings) == 8
     assert all(each.run() is None for each in settings)
-    assert output_reasons(integers(3), refuse) == []
+    assert output_reasons(integers(3), refuse, lambda: None) == []
 
 
-def test_the_first_settings_that_explain_the_outputs_are_named():
-    rests = iter([integers(9), integers(0), integers(0)])
-    assert output_reasons(integers(10), lambda settings: next(rests)) == [
-        "the outputs: onnxruntime computes int8 activations partly in floats; with session.qdqisint8allowed=1, no "
-        "element differs"
-    ]
+@pytest.mark.parametrize(("place", "reason"), [
+    (1, "onnxruntime computes int8 activations partly in floats; with session.qdqisint8allowed=1"),
+    (6, "onnxruntime's optimizations change the graph; without optimizations"),
+])  # fmt: skip
+def test_the_first_settings_that_explain_the_outputs_are_named(place, reason):
+    rests = itertools.chain([integers(9)] * place, itertools.repeat(integers(0)))
+    found = output_reasons(integers(10), lambda settings: next(rests), lambda: integers(10))
+    assert found == [f"the outputs: {reason}, no element differs"]
 
 
 @pytest.mark.parametrize(("node", "theirs", "reason"), [

@@ -20,6 +20,7 @@ from jaxdml.onnx._load import load
 from jaxdml.onnx._model import Model
 
 UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types that onnxruntime does not return as arrays
+NUDGED = frozenset(map(np.dtype, ("float16", "float32", "float64")))  # types of inputs that have a next float
 MOST = 2  # a node's own error is most of its error if it is more than the latter over this number
 EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
@@ -111,7 +112,10 @@ class _Comparing:
         notes = [*said, f"{AS_OUTPUTS}, which {changes} the model's outputs"]
         total = self._total(expected)
         if total and total.differing:
-            notes += output_reasons(total, lambda settings: self._total(peer.run(self._inputs, peer.outputs, settings)))
+            notes += output_reasons(
+                total, lambda settings: self._total(peer.run(self._inputs, peer.outputs, settings)),
+                lambda: self._nudged(expected),
+            )  # fmt: skip
         return Comparison(rows, outputs, peer.version, tuple(notes))
 
     def _outputs(self, expected: Values) -> dict[str, Difference]:
@@ -119,6 +123,16 @@ class _Comparing:
 
     def _total(self, expected: Values) -> Difference | None:
         return Difference.joined(self._outputs(expected).values())
+
+    def _nudged(self, expected: Values) -> Difference | None:
+        """How far onnxruntime's outputs move if float inputs move to their next floats; None without such inputs."""
+        floats = {name: value for name, value in self._inputs.items() if value.dtype in NUDGED}
+        moved = list[Difference]()
+        for direction in (np.inf, -np.inf) if floats else ():
+            near = {name: np.nextafter(value, value.dtype.type(direction)) for name, value in floats.items()}
+            found = self._peer.run({**self._inputs, **near}, self._peer.outputs)
+            moved += (Difference.of(found[name], value) for name, value in expected.items())
+        return Difference.joined(moved)
 
     def _theirs(self, settings: Settings = DEFAULT) -> dict[str, np.ndarray]:
         """onnxruntime's values that have the subject's types, keyed by name."""

@@ -2,10 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxdml._graph.graph import Node
 from jaxdml._quantized.onnxruntime.nbits import PRECISIONS
@@ -14,13 +16,18 @@ from jaxdml.onnx._compare.differences import Difference
 from jaxdml.onnx._compare.sessions import Settings
 from jaxdml.ptq._integers.operators import TABLE
 
+SUBNORMAL = float(np.finfo(np.float32).tiny)  # float32 numbers below this are subnormal
 LAST_PLACES = 8  # the maximum, in units in the last place, of a difference in a float function's last bits
 ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime also rounds floats
+OF_SIGMOID = 2.0**-22  # the maximum absolute difference of Sigmoids, which onnxruntime computes by a rational function
 SMALLER = 16  # an experiment explains a difference if it makes the difference at least this many times smaller
 BY_FORMULA = {
     "QLinearAdd": "sum", "QLinearAveragePool": "mean", "QLinearGlobalAveragePool": "mean",
     "add": "sum", "mean": "mean", "window_mean": "mean",
 }  # fmt: skip
+NUDGES = (
+    "last bits matter as much within onnxruntime: if its inputs move to their next floats, its outputs move by at most"
+)
 Differences = Sequence[Difference | None]
 
 
@@ -136,16 +143,26 @@ def experiments(
     return [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, _of_formula), *of_settings]
 
 
-def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference | None]) -> list[str]:
-    """Why the outputs of the unchanged file differ, if any settings explain the difference; else empty.
+def output_reasons(
+    own: Difference, by_settings: Callable[[Settings], Difference | None], nudged: Callable[[], Difference | None]
+) -> list[str]:  # fmt: skip
+    """Why the outputs of the unchanged file differ: settings that explain it, or that last bits matter; else empty.
 
     Args:
       own: the difference of the outputs.
       by_settings: maps settings of onnxruntime to the difference of the outputs from its results.
+      nudged: returns how far onnxruntime's outputs move if its inputs move to their next floats; None if they cannot.
     """
     rests = ((each.cause, _allowed(by_settings, each.settings)) for each in SETTINGS)
     found = (f"the outputs: {cause}, {_what_remains(rest)}" for cause, rest in rests if rest and _explains(rest, own))
-    return [*itertools.islice(found, 1)]
+    return [*itertools.islice(itertools.chain(found, _of_nudges(own, nudged)), 1)]
+
+
+def _of_nudges(own: Difference, nudged: Callable[[], Difference | None]) -> Iterator[str]:
+    """That onnxruntime's own outputs depend as much on last bits, if they do."""
+    moved = nudged()
+    if moved and math.isfinite(moved.relative) and moved.relative * SMALLER >= own.relative:
+        yield f"the outputs: {NUDGES} {moved.by}"
 
 
 def _allowed[T](by_settings: Callable[[Settings], T], settings: Settings) -> T | None:
@@ -182,7 +199,7 @@ def own_reasons(
     found = dict[int, str]()
     pending = {place: each for place, each in enumerate(own) if each and each.differing}
     for place, each in pending.items():
-        if each.last_places is not None and each.last_places <= LAST_PLACES:
+        if _needs_no_experiment(nodes[place], each):
             found[place] = _of_floats(nodes[place], each)
     rejected = dict[int, str]()  # questions of experiments for which onnxruntime rejects the file
     for experiment in tried:
@@ -215,13 +232,27 @@ def _what_remains(rest: Difference) -> str:
     return f"{rest.differing:,} {words}, by at most {rest.by}"
 
 
+def _needs_no_experiment(node: Node, own: Difference) -> bool:
+    """Whether a difference in floats is so small that it is one of formulas."""
+    is_in_last_bits = own.last_places is not None and own.last_places <= LAST_PLACES
+    return is_in_last_bits or own.largest < SUBNORMAL or _is_of_sigmoid(node, own)
+
+
+def _is_of_sigmoid(node: Node, own: Difference) -> bool:
+    return node.operator.name == "Sigmoid" and own.largest <= OF_SIGMOID
+
+
 def _of_floats(node: Node, own: Difference) -> str:
     """The reason for a difference in floats."""
     units = f"{_units(own)} of the largest value"
+    if own.largest < SUBNORMAL:
+        return f"jaxdml treats float32 subnormals as 0: the difference is at most {own.by}"
     if node.operator.kind == "product_of_blocks":
         return f"{_of_blocks(node.options)}: {units}"
     if own.last_places is not None and own.last_places <= LAST_PLACES:
         return f"a float function's last bits: {units}"
+    if _is_of_sigmoid(node, own):
+        return f"onnxruntime's Sigmoid errs by some 1e-7 where its results are smaller, too: by at most {own.by} here"
     return f"a different formula or a different order of float operations: {units}"
 
 
