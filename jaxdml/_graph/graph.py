@@ -26,8 +26,8 @@ class Operator:
       uniform: positions of inputs, such as zero points, that a scalar may replace if all their elements are equal.
       prepare: maps positions of inputs to a function that repacks these inputs together if all of them are constant or
         absent. The function takes their arrays, None for an absent one, and the node's options. For each array it
-        returns prepared weights, which may wait for `packing.packed`, or another array, or None to drop the array. A
-        function of one input may return the array itself to keep it.
+        returns prepared weights, another array, or None to drop the array. `packing.packed` packs prepared weights that
+        are not packed yet. A function of one input may return the array itself to keep it.
       is_quantized: whether the operator computes on quantized integers.
       is_pointwise: whether each element of the result depends on one element of each input, at the same place, and
         has the same bits in tensors of any shape. Inputs with one element broadcast.

@@ -1,8 +1,8 @@
 """Rewrites a graph to its normal form: movers run on integers, and redundant clamps and quantize nodes are removed.
 
-A mover only moves elements of its input, so no bits change if dequantize nodes are placed after movers, and quantize
-nodes before movers. Max and min count as movers, because scales are positive. Only results that are NaN or infinite
-could differ. A clamp before a quantize node is removed if all integers lie within its bounds. A quantize node after a
+A mover only moves elements of its input. So finite results keep their bits if dequantize nodes are placed after movers,
+and quantize nodes before movers; only NaN and infinite results may differ. Max and min count as movers, because scales
+are positive. A clamp before a quantize node is removed if all integers lie within its bounds. A quantize node after a
 dequantize node with equal parameters is removed, because fl(n * scale) / scale rounds to n.
 """
 

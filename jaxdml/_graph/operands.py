@@ -69,7 +69,7 @@ def operand_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
 
 
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
-    """The grid of a node's quantized result, and the quantize node. The result has the type of the inputs."""
+    """The grid of a node's quantized result, which must have the type of `inputs`, and the quantize node."""
     reader = grids.only_reader(node)
     if reader is None or reader.operator.kind != "quantize_linear":
         readers = [each.operator.name for each in grids.readers(node.outputs[0])]
@@ -127,7 +127,7 @@ def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
     if (given := grids.dequantized(name)) is not None:
         integers = grids.constant(given.value)
         is_row = integers is not None and integers.shape[-1:] == (integers.size,)
-        # A row has a scale for each element, also where onnxruntime's quantizer names the axis that has one index.
+        # In a row, such as [1, n], a scale belongs to one element. onnxruntime's quantizer may give the axis of size 1.
         bias = grid_of(grids, name, axis=given.axis if is_row else -1)
         scale, offset = grids.constant(bias.scale), grids.constant(bias.zero_point)
         if bias.dtype != np.int32 or (offset is not None and offset.any()):

@@ -40,7 +40,8 @@ def with_float64(graph: Graph, types: Mapping[str, str | None]) -> Graph:
 
     Args:
       graph: the graph.
-      types: the types of inputs and values by name; a value of unknown type has the type of the inputs of its node.
+      types: the types of inputs and values by name. A result of unknown type has its node's `dtype`; without a `dtype`,
+        it is float64 if the node reads float64, unless the node gives bool.
     """
     float64 = {name for name in graph.inputs if types.get(name) == "float64"}
     float64 |= {name for name, value in graph.constants.items() if value.dtype == np.float64}

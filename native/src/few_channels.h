@@ -12,10 +12,10 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int64_t kFewChannels = 4;
-constexpr int64_t kMostLaneBytes = 16 << 10;  // of a block, which each tile of output channels reads again
+constexpr int64_t kMostLaneBytes = 16 << 10;  // the lanes of a block, which each tile of output channels reads again
 
 // Whether this form is faster. With more channels, transposing costs less than reading each input once for each kernel
-// element. split_bytes splits rows with a stride of at most 2. AMX multiplies depths of whole tiles.
+// element. With a stride above 2, rows are split byte by byte. If the depth is that of whole tiles, AMX is faster.
 JAXDML_INLINE bool has_few_channels(const Convolution& one) {
   const Filter& filter = one.filter;
   if (!kHasPixelLanes || filter.groups > 1 || filter.channels > kFewChannels || one.stride[1] > 2) return false;
@@ -50,8 +50,8 @@ JAXDML_INLINE void fill_channels(const Convolution& one, const Planes& planes, i
     fill_planes(one, planes, one.x + (image * channels + c) * size, to + c * planes.size);
 }
 
-// Writes the windows of a block of pixels, which begins at `planes` in an image's first channel and at output column
-// `column`: lanes [kernel row][columns and channels].
+// Writes the windows of a block of pixels to lanes [kernel row][columns and channels]. `planes` points to the block's
+// first position in the planes of the first channel; `column` is the output column of this position.
 template <bool kAreInside>
 JAXDML_INLINE void write_windows(const Convolution& one, const Windows& windows, const uint8_t* planes, int64_t column,
                                  LaneWriter& writer) {

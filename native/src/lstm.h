@@ -80,7 +80,8 @@ static void multiply_states(const Matmul& one, bool has_zero_points, const LstmR
   }
 }
 
-// Advances the states h and c of an item. `of_x` and `of_h` are the products of the item's x and h.
+// Advances the states h and c of one entry of the batch. `of_x` and `of_h` are its x and its h, each multiplied by
+// weights.
 static void advance(const Lstm& one, const float* of_x, const float* of_h, float* h, float* c) {
   const F32 limit = splat(one.clip);
   for (int64_t n = 0; n < one.units; n += kLanes) {

@@ -56,7 +56,8 @@ JAXDML_INLINE PixelsPlan plan_pixels(const Convolution* problems, int64_t count,
   return plan;
 }
 
-// The pixels of a block. Pixels of `planes` between output rows are discarded; `planes` is null if there are none.
+// The pixels of a block. Pixels between the output rows of `planes` are discarded; `planes` is null if there are no
+// such pixels.
 struct PixelBlock {
   int64_t first, count;
   const Planes* planes;

@@ -87,7 +87,7 @@ class _Noise:
         self.reader, self.count = reader, float(seen.count) / (groups * inputs)
         self._largest = np.maximum(of_groups.max(3), -of_groups.min(3))
         importance = np.ones(groups * outputs) if importance is None else importance
-        copies = groups * outputs // importance.size  # of each column, in all matrices of a stack
+        copies = groups * outputs // importance.size  # the matrices of a stack share the importance of a column
         self._importance = np.tile(importance, copies).reshape(groups, outputs)
         squares = np.einsum("giok,giok->gio", of_groups, of_groups)
         self.of_inputs = np.matmul(squares, self._importance[:, :, None].astype(np.float32)).reshape(-1).astype(float)
