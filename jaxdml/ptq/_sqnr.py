@@ -25,6 +25,9 @@ QUANTIZE, DEQUANTIZE, DYNAMIC = "quantize_linear", "dequantize_linear", "dynamic
 class LayerError:
     """The signal-to-quantization-noise ratio after one layer.
 
+    The noise-to-signal ratios of a scan's results are added, as those of the outputs are; results that nothing reads,
+    such as the last state of an RNN, do not count.
+
     Attributes:
       name: the layer's name.
       operator: the primitives that the layer computes.
@@ -187,7 +190,7 @@ def sqnr_of(
     values = [*floats.inputs, *makers]
     of_dequantized = {str(Value(wide_name(name), "dequantized")): name for name in values}
     of_dequantized |= {str(Value(name, "dequantized")): name for name in values}
-    labels = dict[str, tuple[str, str]]()
+    rows = dict[str, list[str]]()  # maps the first result of each layer to its measured results
     extremes = only_reading_extremes(floats)
 
     @jax.jit
@@ -196,8 +199,8 @@ def sqnr_of(
         so_far = evaluate(nodes[1], {**quantized.constants, **given})
         own, measured, errors = {**quantized.constants, **given}, dict[str, Any](), dict[str, Any]()
 
-        def measure(name: str, held: str, value: Any, clipped: Any = None) -> None:
-            labels[name] = _label(name, makers, constants)
+        def measure(layer: str, name: str, held: str, value: Any, clipped: Any = None) -> None:
+            rows.setdefault(layer, []).append(name)
             measured[name] = _powers(own[held], value), _powers(so_far[held], value), clipped
             if alone:
                 error = (own[held] - value) / quantized.constants.get(factor_name(name), np.float32(1))
@@ -208,8 +211,10 @@ def sqnr_of(
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
             if output in ends:
-                measure(output, output, exact[output])
-                own[output] = exact[output]
+                for name in ends[output]:
+                    if jnp.issubdtype(exact[name].dtype, jnp.number):  # random keys have no error
+                        measure(output, name, name, exact[name])
+                    own[name] = exact[name]
             elif node.operator.kind == DEQUANTIZE and node.inputs[0] not in quantized.constants:
                 name = of_dequantized[output]
                 scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
@@ -218,7 +223,7 @@ def sqnr_of(
                 least, greatest = _ends(value.shape, scale, zero_point)
                 value = _with_extremes(value, least, greatest, extremes, name)
                 if name not in measured:  # a value quantized to both 8 and 16 bits is measured at 8
-                    measure(name, output, value, _clipped(value, least, greatest, dtype))
+                    measure(name, name, output, value, _clipped(value, least, greatest, dtype))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
         pairs = zip(quantized.outputs, floats.outputs, strict=True)
@@ -228,11 +233,11 @@ def sqnr_of(
     @jax.jit
     def with_one_error(constants: Mapping[str, Any], given: Mapping[str, Any], errors: Mapping[str, Any],
                        expected: Sequence[Any], chosen: Any) -> list[Any]:  # fmt: skip
-        places = {name: place for place, name in enumerate(errors)}
+        places = {name: place for place, names in enumerate(rows.values()) for name in names}
         values = {**constants, **given}
 
         def err(name: str) -> None:
-            if name in places:
+            if name in errors:
                 values[name] = values[name] + jnp.where(places[name] == chosen, errors[name], 0)
 
         for name in given:
@@ -246,19 +251,19 @@ def sqnr_of(
     measured, outputs, errors, exact = powers(dict(constants), dict(inputs))
     found = {
         name: _total(map(_ratio, jax.device_get(with_one_error(dict(constants), dict(inputs), errors, exact, place))))
-        for place, name in enumerate(errors)
+        for place, name in enumerate(rows if alone else ())
     }
     measured, outputs = jax.device_get((measured, outputs))
     layers = []
-    for name, label in labels.items():
-        own, so_far, clipped = measured[name]
+    for name, names in rows.items():
+        own, so_far, (clipped, *_) = zip(*(measured[each] for each in names), strict=True)
         share = None if clipped is None else float(clipped)
-        changing = [*_computing(name, makers, contractions, labels)]
+        changing = [*_computing(name, makers, contractions, measured)]
         if name not in ends:  # all readers of the value read integers
             changing += _reading(name, floats, contractions)
-        layers.append(
-            LayerError(*label, _ratio(own), _ratio(so_far), share, tuple(dict.fromkeys(changing)), found.get(name))
-        )
+        ratios = (_total(map(_ratio, own)), _total(map(_ratio, so_far)))
+        label = _label(name, makers, constants)
+        layers.append(LayerError(*label, *ratios, share, tuple(dict.fromkeys(changing)), found.get(name)))
     return Sqnr(tuple(layers), tuple(map(_ratio, outputs)), output_names)
 
 
@@ -304,14 +309,14 @@ def _reading(name: str, floats: Graph, contractions: Mapping[str, Sequence[str]]
             pending += [output for output in reader.outputs if output not in pending]
 
 
-def _float_results(graph: Graph) -> set[str]:
-    """The names of the float results of scans and of integer contractions; for a contraction, the result with the bias
-    added.
+def _float_results(graph: Graph) -> dict[str, Sequence[str]]:
+    """Maps the first result of each scan to those of its results that are read, and the float result of each integer
+    contraction, with the bias added, to itself.
     """
-    readers, makers, found = graph.consumers(), graph.producers(), set[str]()
+    readers, makers, found = graph.consumers(), graph.producers(), dict[str, Sequence[str]]()
     for node in graph.nodes:
         if node.operator is LOOP:
-            found.add(node.outputs[0])
+            found[node.outputs[0]] = [name for name in node.outputs if name in readers or name in graph.outputs]
             continue
         weights = makers.get(node.inputs[1]) if len(node.inputs) > 1 else None
         has_integer_weights = weights is not None and weights.operator.kind == DEQUANTIZE
@@ -327,7 +332,7 @@ def _float_results(graph: Graph) -> set[str]:
             name = reader.outputs[0]
             end = name if is_bias else end
         if not any(reader.operator.kind == QUANTIZE for reader in readers.get(name, [])):
-            found.add(end)
+            found[end] = (end,)
     return found
 
 

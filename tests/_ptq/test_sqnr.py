@@ -151,6 +151,44 @@ def test_the_table():
     assert all(math.isfinite(layer.own) and layer.operator for layer in found.layers)
 
 
+def scanned_rows(w, x):
+    """The last state and the results of all steps, of which the first layer makes few levels of most weights."""
+
+    def step(h, row):
+        h = jnp.tanh(row @ w["first"] + h @ w["again"])
+        return h, h @ w["out"]
+
+    return jax.lax.scan(step, jnp.zeros_like(x[0]), x)
+
+
+def of_scan(chosen):
+    """The layers and outputs of a model of what `chosen` makes of `scanned_rows`, and the outputs' ratios in NumPy."""
+    rng = np.random.default_rng(0)
+    w = {name: rng.normal(size=(8, 8)).astype(np.float32) / 3 for name in ("first", "again", "out", "head")}
+    x = rng.normal(size=(5, 16, 8)).astype(np.float32)
+    w["first"][0], x[..., 0] = 30, 0
+    model = dml.ptq.quantize(lambda w, x: chosen(w, scanned_rows(w, x)), w, [x], equalize=False, progress=False)
+    received, exact = (jax.tree.leaves(f) for f in (model.apply(model.params, x), chosen(w, scanned_rows(w, x))))
+    found = model.sqnr(w, x, advice=1)
+    return {layer.name: layer for layer in found.layers}, found, [*map(decibels, received, exact)]
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("returned", [slice(2), slice(1), slice(1, 2)], ids=["both", "the state", "the steps"])
+def test_the_results_of_a_scan_that_are_read_count(returned):
+    layers, _, expected = of_scan(lambda w, both: both[returned])
+    assert layers["scan_1"].so_far == pytest.approx(total(expected), abs=0.1)
+    assert layers["scan_1"].alone == pytest.approx(total(expected), abs=0.1)
+
+
+@pytest.mark.rare
+def test_the_error_of_a_scan_is_not_that_of_the_layer_after_it():
+    layers, found, _ = of_scan(lambda w, both: both[1] @ w["head"])
+    assert layers["scan_1"].own < 20 < 35 < layers["head"].own
+    assert layers["scan_1"].alone < 20
+    assert [each.layer for each in found.advice] == ["first"]
+
+
 @pytest.mark.rare
 def test_the_plot(tmp_path):
     import matplotlib
