@@ -247,8 +247,8 @@ class Model:
         for scan, node, _ in _on_integers(unit):
             contractions.setdefault(scan or node.outputs[0], []).append(node.name)
         found = sqnr_of(
-            floats, model.graph, nodes, constants, given, program.output_names(), contractions=contractions,
-            alone=advice > 0,
+            floats, model.graph, nodes, constants, given, jax.tree.leaves(self.apply(self.params, *inputs)),
+            program.output_names(), contractions=contractions, alone=advice > 0,
         )  # fmt: skip
         return replace(found, advice=self._advice(params, inputs, unit, found.worst(advice))) if advice else found
 

@@ -170,8 +170,8 @@ def _finite(ratio: float) -> float:
 
 def sqnr_of(
     floats: Graph, quantized: Graph, nodes: tuple[Sequence[Node], Sequence[Node]], constants: Mapping[str, Any],
-    inputs: Mapping[str, Any], output_names: tuple[str, ...], *, contractions: Mapping[str, Sequence[str]],
-    alone: bool,
+    inputs: Mapping[str, Any], received: Sequence[Any], output_names: tuple[str, ...], *,
+    contractions: Mapping[str, Sequence[str]], alone: bool,
 ) -> Sqnr:  # fmt: skip
     """Compares the float graph and the quantized graph, which use the same names for values.
 
@@ -181,6 +181,8 @@ def sqnr_of(
       nodes: the nodes of `floats` and the nodes of `quantized`, bound to their equations.
       constants: maps names to constants of the float graph.
       inputs: maps names to inputs; both graphs have the same inputs.
+      received: the leaves of the output of the fused graph, which may round values near the middle of two steps to
+        another step than the quantized graph.
       output_names: the leaves of the output in words.
       contractions: maps the result of each convolution or product that does not stay in floats to its name, and the
         first result of each scan to the names of those in its body.
@@ -194,7 +196,7 @@ def sqnr_of(
     extremes = only_reading_extremes(floats)
 
     @jax.jit
-    def powers(constants: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+    def powers(constants: Mapping[str, Any], given: Mapping[str, Any], received: Sequence[Any]) -> Any:
         exact = evaluate(nodes[0], {**constants, **given})
         so_far = evaluate(nodes[1], {**quantized.constants, **given})
         own, measured, errors = {**quantized.constants, **given}, dict[str, Any](), dict[str, Any]()
@@ -226,9 +228,8 @@ def sqnr_of(
                     measure(name, name, output, value, _clipped(value, least, greatest, dtype))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
-        pairs = zip(quantized.outputs, floats.outputs, strict=True)
-        ratios = [_powers(so_far[ours], exact[theirs]) for ours, theirs in pairs]
-        return measured, ratios, errors, [exact[name] for name in floats.outputs]
+        expected = [exact[name] for name in floats.outputs]
+        return measured, [*map(_powers, received, expected)], errors, expected
 
     @jax.jit
     def with_one_error(constants: Mapping[str, Any], given: Mapping[str, Any], errors: Mapping[str, Any],
@@ -248,7 +249,7 @@ def sqnr_of(
                 err(name)
         return [_powers(values[name], exact) for name, exact in zip(floats.outputs, expected, strict=True)]
 
-    measured, outputs, errors, exact = powers(dict(constants), dict(inputs))
+    measured, outputs, errors, exact = powers(dict(constants), dict(inputs), received)
     found = {
         name: _total(map(_ratio, jax.device_get(with_one_error(dict(constants), dict(inputs), errors, exact, place))))
         for place, name in enumerate(rows if alone else ())
