@@ -62,6 +62,20 @@ def test_layers_have_names_of_their_own():
     assert [node.name for node in kept._fused.nodes if node.operator.name == "product"] == ["decoder:2"]
 
 
+POOLS = {  # by scores, as in attention pooling
+    "a row for each matrix": lambda p, x: jnp.einsum("bt,btd->bd", x[..., 0], x @ p["w"]),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_over_any_length(name):
+    apply = POOLS[name]
+    model = quantize(apply, W, [normal(2, 6, 8)], products="dynamic", progress=False)
+    for length in (4, 9):
+        assert sqnr(model, apply, W, normal(3, length, 8)) > 35
+
+
 NOTHING_CONTRACTED = {
     "rows scaled": lambda p, x: jnp.einsum("bij,bi->bij", x @ p["w"], jnp.abs(x[..., 0])) @ p["w"],
     "outer": lambda p, x: jnp.einsum("bi,bj->bij", (x @ p["w"])[:, 0], jnp.cos(x[:, 0])) @ p["w"],

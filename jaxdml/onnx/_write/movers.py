@@ -107,7 +107,7 @@ def transpose(writer: Writer, node: Node) -> str:
     return transposed(writer, writer.read(node.inputs[0]), node.options["permutation"])
 
 
-@operator("merge", "split")
+@operator("merge", "split", "expand")
 @equation("reshape", "squeeze", "expand_dims")
 def reshape(writer: Writer, node: Node) -> str:
     equation = node.options.get("equation")

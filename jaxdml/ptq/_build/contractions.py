@@ -107,8 +107,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
         rows = builder.reshaped(rows, f"{len(contract)}:merged", op.MERGE, {"count": len(contract)})
     is_vector = not free and (bool(batch) or not is_weight)  # each matrix is multiplied by its own row
     if is_vector:
-        sizes = (1, math.prod(builder.shape(a)[axis] for axis in contract))
-        rows = builder.reshaped(rows, "row", op.SPLIT, {"sizes": sizes})
+        rows = builder.reshaped(rows, "row", op.EXPAND, {"axis": -2})
     order = (*at_batch, *at_a, *at_b)
     arrangement = (*batch_b, *contract_b, *free_b)
     # Without batch axes, all rows are multiplied by the same matrix.

@@ -119,6 +119,7 @@ def equation(name: str, kind: str | None = None) -> Operator:
 TRANSPOSE = Operator("transpose", lambda x, *, permutation: lax.transpose(x, permutation), kind="mover")
 MERGE = Operator("merge", _merged, kind="mover")
 SPLIT = Operator("split", _split, kind="mover")
+EXPAND = Operator("expand", lambda x, *, axis: jnp.expand_dims(x, axis), kind="mover")
 INTERLEAVE = Operator("interleave", interleaved, kind="mover")
 CONVOLUTION = Operator("convolution", _convolution, kind="conv", has_rule=False)
 PRODUCT = Operator("product", _product, kind="dot", has_rule=False)
@@ -132,7 +133,7 @@ PAD = Operator("pad", _padded, kind="pad")
 FAKE_QUANTIZE = Operator("fake_quantize", _rounded, kind="fake_quantize")
 CONCATENATE = Operator("concatenate", _joined, kind="concat")
 FLOAT_OPERATORS = (
-    TRANSPOSE, MERGE, SPLIT, INTERLEAVE, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
-    CONCATENATE, FAKE_QUANTIZE,
+    TRANSPOSE, MERGE, SPLIT, EXPAND, INTERLEAVE, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL,
+    MEAN, PAD, CONCATENATE, FAKE_QUANTIZE,
 )  # fmt: skip
 CONTRACTIONS = ("conv", "dot")  # kinds of convolutions and products
