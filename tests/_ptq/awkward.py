@@ -189,6 +189,9 @@ case("a matrix for each row", TOKENS, w=matrix(6, 16, 8), b=biases(6, 8), expect
 case("attention pooling", TOKENS, w=matrix(16, 16), v=matrix(16, 1))(
     lambda p, x: jnp.einsum("nt,ntd->nd", jax.nn.softmax((x @ p["v"])[..., 0]), x @ p["w"])
 )
+case("two experts for each row", w=matrix(16, 16), v=matrix(4, 16, 8))(
+    lambda p, x: jnp.einsum("nd,nkdh->nkh", x @ p["w"], p["v"][lax.top_k(x[:, :4], 2)[1]])
+)
 case("experts gated", gate=matrix(16, 4), w=matrix(16, 4 * 8))(
     lambda p, x: jnp.einsum("neh,ne->nh", (x @ p["w"]).reshape(-1, 4, 8), jax.nn.softmax(x @ p["gate"]))
 )

@@ -64,6 +64,9 @@ def test_layers_have_names_of_their_own():
 
 POOLS = {  # by scores, as in attention pooling
     "a row for each matrix": lambda p, x: jnp.einsum("bt,btd->bd", x[..., 0], x @ p["w"]),
+    "a column for each matrix": lambda p, x: jnp.einsum(
+        "btij,bt->bij", (x @ p["w"]).reshape(-1, x.shape[1], 2, 4), x[..., 0]
+    ),
 }
 
 
@@ -74,6 +77,24 @@ def test_a_pool_over_any_length(name):
     model = quantize(apply, W, [normal(2, 6, 8)], products="dynamic", progress=False)
     for length in (4, 9):
         assert sqnr(model, apply, W, normal(3, length, 8)) > 35
+
+
+VECTORS = {  # values whose only axes are batch axes and the contracted axis
+    "first": lambda p, x: jnp.einsum("bd,bijd->bji", x[:, 0, 0], x @ p["w"]),
+    "last": lambda p, x: jnp.einsum("bijd,bd->bij", x @ p["w"], x[:, 0, 0]),
+    "for all": lambda p, x: jnp.einsum("bijd,d->jbi", x @ p["w"], x[0, 0, 0]),
+    "for each row": lambda p, x: jnp.einsum("bid,bdijk->bjik", x[:, 0], (x @ p["w"])[..., None].swapaxes(1, 3)),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("products", ["static", "dynamic"])
+def test_a_product_with_a_vector_for_each_matrix(name, products):
+    x, apply = normal(2, 3, 3, 8), VECTORS[name]
+    model = quantize(apply, W, [x], products=products, progress=False)
+    assert sqnr(model, apply, W, x) > 35
+    assert "\n2 of 2 convolutions and products" in str(model)
 
 
 NOTHING_CONTRACTED = {

@@ -162,6 +162,27 @@ PRODUCTS = {
 }
 
 
+MERGED = {  # products of two values, and the same with one contracted axis and one axis of its own for one value
+    "contracted": (
+        PRODUCTS["it contracts several axes of two values"],
+        lambda p, x: jnp.einsum("na,nac->nc", x @ p["w"], (x @ p["v"]).reshape(-1, 8, 1)),
+    ),
+    "own": (
+        lambda p, x: jnp.einsum("aic,bjc->aibj", (x @ p["w"]).reshape(2, -1, 8), (x @ p["v"]).reshape(2, -1, 8)),
+        lambda p, x: ((x @ p["w"]) @ (x @ p["v"]).T).reshape(2, -1, 2, x.shape[0] // 2),
+    ),
+}
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("name", MERGED)
+def test_products_of_two_values_run_on_integers_if_axes_are_merged(name):
+    separate, merged = (quantize(apply, PARTS, [X], progress=False) for apply in MERGED[name])
+    assert "\n2 of 3 convolutions and products" in str(separate)
+    assert "\n3 of 3 convolutions and products" in str(merged)
+    assert decibels(merged.apply(merged.params, X), MERGED[name][0](PARTS, X)) > 30
+
+
 @pytest.mark.parametrize("reason", PRODUCTS)
 def test_products_of_two_values_that_no_operator_computes(reason):
     assert reason in str(quantize(PRODUCTS[reason], PARTS, [X], progress=False))

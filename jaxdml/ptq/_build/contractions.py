@@ -77,11 +77,12 @@ def product(builder: Builder, equation: Equation) -> Converted:
     of_a, of_b = (tuple(left), tuple(batch_left)), (tuple(right), tuple(batch_right))
     free, free_b = _free(builder, a, of_a), _free(builder, b, of_b)
     are_data = builder.is_data(a) and builder.is_data(b)
-    if is_swapped := not builder.is_data(a) or (are_data and (len(free_b) > 1 or not free_b)):
+    if is_swapped := not builder.is_data(a) or (are_data and len(free_b) != 1 and len(free) < 2):
         a, b, of_a, of_b, free, free_b = b, a, of_b, of_a, free_b, free
     (contract, batch), (contract_b, batch_b) = of_a, of_b
     is_weight = not builder.is_data(b)
-    if not is_weight and len(free_b) != 1:
+    is_column = not is_weight and not free_b and bool(free)  # each matrix is multiplied by its own column
+    if not is_weight and len(free_b) != 1 and not is_column:
         raise StaysFloat("neither of its operands has exactly one axis that the other does not have")
     if not is_weight and len(contract) > 1:
         raise StaysFloat("it contracts several axes of two values")
@@ -113,11 +114,13 @@ def product(builder: Builder, equation: Equation) -> Converted:
     # Without batch axes, all rows are multiplied by the same matrix.
     options: dict[str, Any] = {"rows": len(free)} if batch and len(free) > 1 else {}
     if not is_weight:
-        data = (rows, builder.layouts.arranged(b, arrangement))
+        columns = builder.layouts.arranged(b, arrangement)
+        if is_column:
+            columns = builder.reshaped(columns, "column", op.EXPAND, {"axis": -1})
         name = equation.scope or equation.outputs[0]
         output = equation.outputs[0]
         return Contraction(
-            op.PRODUCT, data, output, options, name, is_vector=is_vector, source=[equation.name]
+            op.PRODUCT, (rows, columns), output, options, name, is_vector=is_vector or is_column, source=[equation.name]
         ), order  # fmt: skip
     sizes = tuple(builder.shape(b)[axis] for axis in free_b)
     width = len(batch_b)
