@@ -250,7 +250,7 @@ def test_wrong_biases():
         with pytest.raises(PtqError, match=words):
             quantize_bias(bias, *scales)
     for shapes in [((3, 1), (), ()), ((3,), (3,), ()), ((3,), (), (4,)), ((), (), ())]:
-        with pytest.raises(PtqError, match=r"quantize_bias: bias has shape .* expected a bias \[channels\], an input_scale of shape \(\)"):
+        with pytest.raises(PtqError, match=r"bias has .*, expected a bias \[channels\], an input_scale of shape \(\)"):
             quantize_bias(*(np.ones(shape, np.float32) for shape in shapes))
 
 
