@@ -1,5 +1,6 @@
 """Evaluates graphs: NumPy computes values that depend only on constants and shapes, and JAX computes the rest."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from jaxdml._graph.graph import CHOICE, Graph, Node
 from jaxdml.errors import ModelError
 
 LARGE = 2**24  # number of elements
+SMALL = 2**16  # elements of a result that an operator's `in_numpy` computes; shapes depend on tiny tensors
 ResultCheck = Callable[[Node, Any], None]  # raises if a node's result is not allowed
 Computation = Callable[[Node, Sequence[Any]], Any]  # computes a node on its inputs
 
@@ -123,9 +125,9 @@ def evaluated_alone(
 
 
 def results(
-    node: Node, values: Mapping[str, Any], check_result: ResultCheck, *, compute: Computation | None = None
+    node: Node, values: Mapping[str, Any], check_result: ResultCheck, *, gives_sizes: bool = False
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The outputs of a node; `compute` is by default the function of its operator."""
+    """The outputs of a node. If it `gives_sizes`, NumPy computes known values, and XLA compiles nothing for them."""
     arguments = [values[name] if name else None for name in node.inputs]
     for place in node.operator.known:
         if place < len(arguments) and not (arguments[place] is None or isinstance(arguments[place], np.ndarray)):
@@ -134,7 +136,7 @@ def results(
         for name, shape in zip(node.outputs, _tried(node, arguments, _shapes), strict=False):
             if name:
                 check_result(node, shape)
-    computed = _tried(node, arguments, compute or _computed)
+    computed = _tried(node, arguments, _in_numpy if gives_sizes else _computed)
     if any(isinstance(value, jax.Array) for value in computed):
         for place, (name, argument) in enumerate(zip(node.inputs, arguments, strict=True)):
             if place not in node.operator.known and isinstance(argument, np.ndarray):
@@ -194,8 +196,12 @@ def _computed(node: Node, arguments: Sequence[Any]) -> Any:
 
 
 def _in_numpy(node: Node, arguments: Sequence[Any]) -> Any:
+    """Computes a node by its operator's `in_numpy`, if it has one, its inputs are known, and its result is small."""
     compute = node.operator.in_numpy
-    return compute(*arguments, **node.options) if compute else _computed(node, arguments)
+    if compute is None or not all(argument is None or isinstance(argument, np.ndarray) for argument in arguments):
+        return _computed(node, arguments)
+    shape = _shapes(node, arguments).shape  # raises the errors of the operator's function, which checks its inputs
+    return compute(*arguments, **node.options) if math.prod(shape) <= SMALL else _computed(node, arguments)
 
 
 def _may_be_large(arguments: Sequence[Any]) -> bool:
@@ -227,13 +233,13 @@ def _shapes(node: Node, arguments: Sequence[Any]) -> Any:
 
 def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None) -> Graph:
     """Folds constants: evaluates nodes whose results have the same bits in NumPy and JAX, or determine shapes."""
-    constants, kept, needed = dict(graph.constants), [], _needed_as_constants(graph)
+    constants, kept, needed = dict(graph.constants), [], _needed_as_constants(graph.nodes)
     for node in graph.nodes:
         is_known = all(name in constants for name in node.inputs if name)
         if not (is_known and (node.operator.is_exact or not needed.isdisjoint(node.outputs))):
             kept.append(node)
             continue
-        computed = results(node, constants, check_result, compute=_in_numpy)
+        computed = results(node, constants, check_result, gives_sizes=True)
         for name, value in zip(node.outputs, map(np.asarray, computed), strict=False):
             check_result(node, value)
             if name:
@@ -241,10 +247,10 @@ def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None
     return graph.replace(nodes=tuple(kept), constants=constants)
 
 
-def _needed_as_constants(graph: Graph) -> set[str]:
+def _needed_as_constants(nodes: Sequence[Node]) -> set[str]:
     """The values that operators need as constants, such as a shape, and the values from which they are computed."""
     needed = set[str]()
-    for node in reversed(graph.nodes):
+    for node in reversed(nodes):
         if not (needed.isdisjoint(node.outputs) or node.operator.gives_shape):
             needed.update(node.inputs)
         needed.update(node.inputs[place] for place in node.operator.known if place < len(node.inputs))

@@ -21,8 +21,9 @@ class Operator:
       fixed: positions of inputs that, if constant, stay in the program, so that the function sees their values.
       gives_shape: whether the result depends only on the shape of the input.
       is_exact: whether NumPy computes the same bits as JAX; the function then returns NumPy arrays for NumPy arrays.
-      in_numpy: computes the operator on constants where shapes depend on them, without a program of XLA; the last bits
-        of its floats may differ from those of `function`. None: `function` computes it.
+      in_numpy: computes the operator on small constants where shapes depend on them, without a program of XLA; the last
+        bits of its floats may differ from those of `function`. It need not check its inputs: `function` does, for their
+        shapes and types. None: `function` computes it.
       uniform: positions of inputs, such as zero points, that a scalar may replace if all their elements are equal.
       prepare: maps positions of inputs to a function that repacks these inputs together if all of them are constant or
         absent. The function takes their arrays, None for an absent one, and the node's options. For each array it

@@ -261,21 +261,21 @@ def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, bl
 def known_integers(
     x: np.ndarray, scale: Any, zero_point: Any, *, axis: int, block_size: int = 0, dtype: Any
 ) -> np.ndarray:  # fmt: skip
-    """`to_integers` in NumPy, with the same bits."""
+    """`to_integers` in NumPy, with the same bits, for arguments that `to_integers` allows."""
     scale, zero_point = (_fitted(each, x, axis, block_size, np.int32) for each in (scale, zero_point))
     steps = np.rint(_flushed(_flushed(x.astype(np.float32)) / _flushed(scale.astype(np.float32))))
     limits = rounding.limits_of(dtype)
-    values = steps.astype(np.float64) + (0 if zero_point is None else zero_point.astype(np.float64))
+    values = steps if zero_point is None else steps + zero_point.astype(np.float32)
     return np.clip(np.where(np.isnan(values), limits.min, values), limits.min, limits.max).astype(dtype)
 
 
 def known_floats(
     x: np.ndarray, scale: Any, zero_point: Any, *, axis: int, block_size: int = 0
 ) -> np.ndarray:  # fmt: skip
-    """`to_floats` in NumPy, with the same bits."""
+    """`to_floats` in NumPy, with the same bits, for arguments that `to_floats` allows."""
     scale, zero_point = (_fitted(each, x, axis, block_size, np.int32) for each in (scale, zero_point))
     integers = x.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
-    return _flushed(integers.astype(np.float32) * _flushed(scale.astype(np.float32))).astype(scale.dtype)
+    return (integers.astype(np.float32) * _flushed(scale.astype(np.float32))).astype(scale.dtype)
 
 
 def _flushed(x: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.compilations import compiled_programs
 from jaxdml._quantized import directml
+from jaxdml.errors import ModelError
 from jaxdml.onnx._table import ROWS
 
 F = np.float32
@@ -60,6 +61,42 @@ def test_sizes_may_pass_through_integers_of_64_bits():
     assert model.apply(model.params, F(1))["y"].shape == (6,)
 
 
+LARGE = {  # the largest count for which NumPy computes r
+    "input": (2**16, "n = Constant<value_ints = [{}]>() big = ConstantOfShape(n) r = Erf(big)"),
+    "quantized": (2**16, "n = Constant<value_ints = [{}]>() big = ConstantOfShape(n) r = QuantizeLinear(big, half)"),
+    "result": (2**15, """n = Constant<value_ints = [{}, 1]>() column = ConstantOfShape(n)
+                         m = Constant<value_ints = [1, 2]>() line = ConstantOfShape(m) r = Pow(column, line)"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_large_constants_are_computed_by_xla(case, caplog):
+    """NumPy would take minutes and gigabytes, for a file of a few hundred bytes."""
+    count, nodes = LARGE[case]
+    for more in (0, 1):
+        with compiled_programs(caplog) as programs:
+            dml.onnx.load(sized(nodes.format(count + more)))
+        assert bool(programs) == bool(more)
+
+
+WRONG = {
+    "zero point of another type": (
+        "u = Cast<to = 2>(i) z = Constant<value = int8 {2}>() r = DequantizeLinear(u, half, z)", "ZeroPointTensor"
+    ),
+    "more scales than indices": (
+        "n = Constant<value_ints = [1, 4]>() m = Reshape(f, n) r = QuantizeLinear<axis = 0>(m, f)", "ScaleTensor"
+    ),
+    "int32 to int4": ("k = Cast<to = 6>(i) r = QuantizeLinear<output_dtype = 22>(k, half)", "InputTensor"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_constants_are_checked(case):
+    nodes, text = WRONG[case]
+    with pytest.raises(ModelError, match=text):
+        dml.onnx.load(sized(nodes))
+
+
 IN_MATH = {
     "Exp": math.exp, "Log": math.log, "Sin": math.sin, "Cos": math.cos, "Tan": math.tan, "Asin": math.asin,
     "Acos": math.acos, "Atan": math.atan, "Sinh": math.sinh, "Cosh": math.cosh, "Tanh": math.tanh,
@@ -72,7 +109,7 @@ IN_MATH = {
 def test_functions_are_rounded_once(dtype):
     x = np.array([0.125, 0.75, 0.3125], dtype)
     folding = {name: row.operator.in_numpy for (_, name), rows in ROWS.items() for row in rows if row.operator.in_numpy}
-    assert folding.keys() - {"Pow"} == IN_MATH.keys()
+    assert folding.keys() - {"Pow", "QuantizeLinear", "DequantizeLinear"} == IN_MATH.keys()
     for name, function in IN_MATH.items():
         expected = np.array([function(value) for value in x.tolist()]).astype(dtype)
         assert_same_bits(folding[name](x + dtype(1) if name == "Acosh" else x), expected)
@@ -104,3 +141,25 @@ def test_quantize_and_dequantize_have_the_bits_of_jax(dtype, block_size):
         assert_same_bits(known, directml.to_integers(*given, dtype=np.dtype(dtype), **options))
         floats = directml.to_floats(jnp.asarray(known), *given[1:], **options)
         assert_same_bits(directml.known_floats(known, scale, zero_point, **options), floats)
+
+
+LIMITS = np.int32([5, -(2**31), 2**31 - 1, 16777217, -16777219, 0])
+
+
+def test_int32_is_quantized_and_dequantized_like_in_jax():
+    scale = F(2**25)  # where 16777217 is rounded to float32, its quotient is a tie
+    known = directml.known_integers(LIMITS, scale, None, axis=0, dtype=np.dtype(np.int8))
+    assert_same_bits(known, directml.to_integers(jnp.asarray(LIMITS), scale, None, axis=0, dtype=jnp.int8))
+    for zero_point in (None, np.int32(7), np.int32(2**31 - 1)):
+        floats = directml.to_floats(jnp.asarray(LIMITS), scale, zero_point, axis=0)
+        assert_same_bits(directml.known_floats(LIMITS, scale, zero_point, axis=0), floats)
+
+
+@np.errstate(all="ignore")
+def test_float16_is_quantized_and_dequantized_like_in_jax():
+    x, scale = SPECIAL.astype(np.float16), np.float16(0.3)
+    known = directml.known_integers(x, scale, np.uint8(9), axis=0, dtype=np.dtype(np.uint8))
+    given = jnp.asarray(x), jnp.asarray(scale), jnp.uint8(9)
+    assert_same_bits(known, directml.to_integers(*given, axis=0, dtype=jnp.uint8))
+    floats = directml.to_floats(jnp.asarray(known), *given[1:], axis=0)
+    assert_same_bits(directml.known_floats(known, scale, np.uint8(9), axis=0), floats)

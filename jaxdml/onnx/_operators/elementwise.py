@@ -106,7 +106,11 @@ _float_unary("Acosh", "arccosh")
 _float_unary("Atanh", "arctanh")
 
 
-@operator("Erf", types=(FLOAT,), in_numpy=in_float64(np.vectorize(math.erf, otypes=[np.float64])))
+def _error_function(x: np.ndarray) -> np.ndarray:
+    return np.fromiter(map(math.erf, x.flat), np.float64, x.size).reshape(x.shape)
+
+
+@operator("Erf", types=(FLOAT,), in_numpy=in_float64(_error_function))
 def error_function(x: Array) -> Array:
     """The error function; 16-bit floats are computed as float32."""
     return jax.scipy.special.erf(wide(jnp.asarray(x))).astype(x.dtype)

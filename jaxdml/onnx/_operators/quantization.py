@@ -1,6 +1,7 @@
 """Quantized operators: ONNX's own, and those that ONNX Runtime's quantizer writes in the domain com.microsoft."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +17,6 @@ from jaxdml._quantized.onnxruntime.mul import qlinear_mul
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators._arrays import is_known
 from jaxdml.onnx._operators.convolution import Sizes, conv_options
 from jaxdml.onnx._operators.pooling import average_pool_options
 from jaxdml.onnx._table import BOOL, BYTE, MICROSOFT, NIBBLE, SCALE, operator
@@ -41,19 +41,16 @@ def _quantize_options(
 
 
 def quantize_linear(
-    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
+    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any,
+    quantized: Callable[..., Array] = directml.to_integers,
 ) -> Array:  # fmt: skip
-    """x / scale + zero point, rounded and saturated. The type is the zero point's, else `dtype`, else uint8.
-
-    Known values are computed by NumPy, with the same bits.
-    """
+    """x / scale + zero point, rounded and saturated. The type is the zero point's, else `dtype`, else uint8."""
     if zero_point is not None:
         dtype = zero_point.dtype
     if x.dtype == np.float16 and scale.dtype == np.float32:
         x = x.astype(np.float32)  # the division has the type of the scale
     if x.dtype != scale.dtype and x.dtype != np.int32:
         raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected the same type")
-    quantized = directml.known_integers if is_known(x, scale, zero_point) else directml.to_integers
     return quantized(x, scale, zero_point, axis=axis, block_size=block_size, dtype=dtype or jnp.dtype("uint8"))
 
 
@@ -63,19 +60,23 @@ def _dequantize_options(*, axis: int = 1, block_size: int = 0, output_dtype: int
 
 
 def dequantize_linear(
-    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
+    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any,
+    dequantized: Callable[..., Array] = directml.to_floats,
 ) -> Array:  # fmt: skip
-    """(x - zero point) * scale. Known values are computed by NumPy, with the same bits."""
-    dequantized = directml.known_floats if is_known(x, scale, zero_point) else directml.to_floats
+    """(x - zero point) * scale."""
     values = dequantized(x, scale, zero_point, axis=axis, block_size=block_size)
     return values if dtype is None else values.astype(dtype)
 
 
+_quantize_known = functools.partial(quantize_linear, quantized=directml.known_integers)
+_dequantize_known = functools.partial(dequantize_linear, dequantized=directml.known_floats)
+
 for _domain in ("", MICROSOFT):
     operator("QuantizeLinear", domain=_domain, types=(REAL | INT32, REAL, QUANTIZED_TYPES), options=_quantize_options,
-             kind="quantize_linear", is_exact=True, is_pointwise=True)(quantize_linear)  # fmt: skip
+             kind="quantize_linear", is_exact=True, is_pointwise=True,
+             in_numpy=_quantize_known)(quantize_linear)  # fmt: skip
     operator("DequantizeLinear", domain=_domain, types=(QUANTIZED_TYPES | INT32, REAL), options=_dequantize_options,
-             kind="dequantize_linear", is_pointwise=True)(dequantize_linear)  # fmt: skip
+             kind="dequantize_linear", is_pointwise=True, in_numpy=_dequantize_known)(dequantize_linear)  # fmt: skip
 
 
 @operator("DynamicQuantizeLinear", since=11, types=(SCALE,), kind="quantize_by_range")
