@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -115,11 +116,43 @@ def test_functions_are_rounded_once(dtype):
         assert_same_bits(folding[name](x + dtype(1) if name == "Acosh" else x), expected)
 
 
-def test_powers_are_those_of_float64():
-    power = ROWS["", "Pow"][0].operator.in_numpy
-    assert_same_bits(power(F([1.1, -2, 0]), F([0.5, 3, 0])), np.power([float(F(1.1)), -2, 0], [0.5, 3, 0]).astype(F))
-    assert_same_bits(power(np.int32([46341, -3, 2]), F([2, 3, 0.5])), np.int32([2**31 - 1, -27, 1]))
-    assert_same_bits(power(np.int64([3, -1, 2, 0]), np.int64([39, -3, -1, 0])), np.int64([3**39, -1, 0, 1]))
+POWER = ROWS["", "Pow"][0].operator
+INTEGERS = [0, 1, -1, 2, -2, 3, 7, -10, 100, 46341]
+
+
+def test_powers_of_floats_are_those_of_float64():
+    expected = np.power([float(F(1.1)), -2, 0], [0.5, 3, 0]).astype(F)
+    assert_same_bits(POWER.in_numpy(F([1.1, -2, 0]), F([0.5, 3, 0])), expected)
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("base", [np.int32(INTEGERS), np.int64([*INTEGERS, 3**20])], ids=["int32", "int64"])
+def test_powers_of_integers_are_those_of_jax(base, dtype):
+    exponents = np.array([[2], [3], [-1], [0], [64], [0.5]], dtype)
+    with jax.enable_x64(True):
+        expected = jax.jit(POWER.function)(base, exponents)
+    assert_same_bits(POWER.in_numpy(base, exponents), expected)
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8], ids=lambda dtype: dtype.__name__)
+def test_powers_of_integers_are_exact_modulo_two_to_the_bits(dtype):
+    base, bits = np.array(INTEGERS).astype(dtype), np.dtype(dtype).itemsize * 8
+    exponents = np.int32([[0], [1], [2], [31], [39], [63], [64], [65], [128], [1001], [2**31 - 1]])
+    expected = [[pow(int(each), int(exponent), 2**bits) for each in base] for exponent in exponents[:, 0]]
+    expected = np.array(expected, np.uint64).astype(dtype)
+    for kind in (np.int32, np.int64, np.uint64):
+        assert_same_bits(POWER.in_numpy(base, exponents.astype(kind)), expected)
+    with jax.enable_x64(True):
+        assert_same_bits(jax.jit(POWER.function)(base, exponents), expected)
+
+
+def test_negative_powers_of_integers_are_truncated():
+    for dtype, one in ((np.int32, -1), (np.uint8, 1)):
+        base = np.array([0, 1, one, 2, 3]).astype(dtype)
+        for power in (POWER.in_numpy, jax.jit(POWER.function)):
+            assert_same_bits(power(base, np.int32(-3)), np.array([0, 1, one, 0, 0]).astype(dtype))
 
 
 TYPES = jnp.uint8, jnp.int8, jnp.uint16, jnp.int16, jnp.uint4, jnp.int4

@@ -38,6 +38,14 @@ def test_powers_of_integers(x, exponents):
     assert_like_onnxruntime(whole, np.array(x, np.int32))
 
 
+@pytest.mark.parametrize("exponent", [2, 3])
+def test_squares_and_cubes_of_integers_beyond_their_range(exponent):
+    x = np.array([46341, -(2**31), 65537, -100], np.int32)
+    power = ("Pow", ["x", "e"], ["y"])
+    whole = model([power], [constant(np.float32(exponent), "e")], inputs=[("x", INT32)], outputs=[("y", INT32)])
+    assert_like_onnxruntime(whole, x)
+
+
 def test_float16_is_quantized_by_a_float32_scale():
     parts = [constant(np.float32(0.02), "s"), constant(np.array(128, np.uint8), "z")]
     whole = model([("QuantizeLinear", ["x", "s", "z"], ["y"])], parts, opset=23,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.rounding import limits_of
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import (
     Array,
@@ -150,12 +151,11 @@ def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
 
 
 def _known_power(x: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """`power` in NumPy. As in ONNX Runtime, an integer to the power of a float is computed in float64."""
+    """`power` in NumPy; powers of floats are computed in float64, and rounded once."""
     base, exponent = broadcast(x, exponent)
-    if not is_float(base) and not is_float(exponent):
-        return np.asarray(_integer_power(base, exponent))
-    result = np.power(base.astype(np.float64), exponent.astype(np.float64))
-    return np.asarray(cast(result, dtype=x.dtype))
+    if is_float(base):
+        return in_float64(np.power)(base, exponent)
+    return np.asarray(_power_of_integers(base, exponent, np.float64))
 
 
 @operator("Pow", types=(NUMBER, NUMBER), typed_by=(0,), in_numpy=_known_power)
@@ -163,15 +163,11 @@ def power(x: Array, exponent: Array) -> Array:
     """x to the power of an exponent of any type; the result has x's type."""
     is_scalar = exponent.size == 1
     base, exponent = (jnp.asarray(value) for value in broadcast(x, exponent))
-    if not is_float(base) and not is_float(exponent):
-        return _integer_power(base, exponent)
-    inner = jnp.promote_types(jnp.float32, base.dtype if is_float(base) else exponent.dtype)
+    if not is_float(base):
+        return _power_of_integers(base, exponent, wide(exponent).dtype)
+    inner = jnp.promote_types(jnp.float32, base.dtype)
     wide_base, wide_exponent = base.astype(inner), exponent.astype(inner)
     result = jnp.power(wide_base, wide_exponent)
-    if not is_float(base):
-        is_whole = (exponent == jnp.round(exponent)) & (jnp.abs(exponent) < 2.0**31)
-        whole = jnp.where(is_whole, exponent, 0).astype(jnp.int32)
-        return jnp.where(is_whole, _integer_power(base, whole), result.astype(base.dtype))
     if is_scalar:  # ONNX Runtime computes squares and cubes as products
         square = product(wide_base, wide_base)
         result = jnp.where(wide_exponent == 2, square, result)
@@ -179,12 +175,33 @@ def power(x: Array, exponent: Array) -> Array:
     return result.astype(base.dtype)
 
 
+def _power_of_integers(base: Array, exponent: Array, inner: Any) -> Array:
+    """base ** exponent; where a float exponent is not whole, the power is computed in the type `inner` and truncated.
+
+    ONNX Runtime computes powers of integers in float64, and the scalar exponents 2 and 3 as products of integers. Its
+    results differ where a power exceeds float64's 53 bits or the integer's range: there, this one is modulo 2**bits.
+    """
+    if not is_float(exponent):
+        return _integer_power(base, exponent)
+    xp = namespace(base, exponent)
+    is_whole = (exponent == xp.round(exponent)) & (xp.abs(exponent) < 2.0**31)
+    whole = xp.where(is_whole, exponent, 0).astype(np.int32)
+    result = xp.power(base.astype(inner), exponent.astype(inner))
+    return xp.where(is_whole, _integer_power(base, whole), cast(result, dtype=base.dtype))
+
+
 def _integer_power(base: Array, exponent: Array) -> Array:
-    """base ** exponent modulo 2**bits; for a negative exponent, rounded toward zero."""
-    xp, with_sign = namespace(base, exponent), exponent.astype(base.dtype)
-    whole = xp.power(base, xp.maximum(with_sign, 0))
-    fraction = xp.where(xp.abs(base) == 1, xp.where(with_sign % 2 == 0, 1, base), 0)
-    return xp.where(with_sign < 0, fraction.astype(base.dtype), whole)
+    """base ** exponent modulo 2**bits; for a negative exponent, rounded toward zero.
+
+    `jax.numpy.power` reads only six bits of an integer exponent.
+    """
+    xp = namespace(base, exponent)
+    whole, square, rest = xp.ones_like(base), base, xp.maximum(exponent, 0)
+    for _ in range(limits_of(exponent.dtype).max.bit_length()):
+        whole = xp.where((rest & 1) == 1, whole * square, whole)
+        square, rest = square * square, rest >> 1
+    fraction = xp.where(xp.abs(base) == 1, xp.where(exponent % 2 == 0, 1, base), 0)
+    return xp.where(exponent < 0, fraction.astype(base.dtype), whole)
 
 
 @operator("Mean", types=(FLOAT,))
