@@ -34,11 +34,12 @@ def evaluate(
     Raises:
       ModelError: if a node fails on its inputs; the error names the node.
     """
-    found = dict(values)
+    nodes, found = tuple(nodes), dict(values)
+    needed = _needed_as_constants(nodes)
     demanded = ((node, None) for node in nodes) if wanted is None else _on_demand(nodes, found, wanted)
     for node, choice in demanded:
         try:
-            computed = results(node, found, check_result)
+            computed = results(node, found, check_result, gives_sizes=not needed.isdisjoint(node.outputs))
         except ModelError as error:
             if choice is None:
                 raise
@@ -113,9 +114,11 @@ def evaluated_alone(
     Raises:
       ModelError: if a node fails on its inputs; the error names the node.
     """
-    read, found = dict(values), dict[str, Any]()
+    nodes, read, found = tuple(nodes), dict(values), dict[str, Any]()
+    needed = _needed_as_constants(nodes)
     for node, _ in _on_demand(nodes, read, wanted):
-        for name, value in zip(node.outputs, results(node, read, check_result), strict=False):
+        computed = results(node, read, check_result, gives_sizes=not needed.isdisjoint(node.outputs))
+        for name, value in zip(node.outputs, computed, strict=False):
             if name:
                 check_result(node, value)
                 other = given.get(name)

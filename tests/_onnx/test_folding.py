@@ -62,6 +62,25 @@ def test_sizes_may_pass_through_integers_of_64_bits():
     assert model.apply(model.params, F(1))["y"].shape == (6,)
 
 
+SHAPED = {
+    "p = Pow(s, two) r = Cast<to = 7>(p)": 9,
+    "f = Cast<to = 1>(s) e = Exp(f) r = Cast<to = 7>(e)": 20,
+    "f = Cast<to = 1>(s) q = QuantizeLinear(f, half) d = DequantizeLinear(q, half) r = Cast<to = 7>(d)": 3,
+}
+
+
+@pytest.mark.parametrize("nodes", SHAPED)
+def test_sizes_may_be_computed_from_shapes_of_inputs(nodes):
+    proto = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 20]> g (float[n] x) => (float[m] y)
+        <float half = {{0.5}}, int64 two = {{2}}> {{ s = Shape(x) {nodes} y = ConstantOfShape(r) }}
+    """)
+    model = dml.onnx.load(proto)
+    x = np.zeros(3, F)
+    assert model.apply(model.params, x)["y"].shape == (SHAPED[nodes],)
+    assert model.values_alone(model.params, {}, x)["y"].shape == (SHAPED[nodes],)
+
+
 LARGE = {  # the largest count for which NumPy computes r
     "input": (2**16, "n = Constant<value_ints = [{}]>() big = ConstantOfShape(n) r = Erf(big)"),
     "quantized": (2**16, "n = Constant<value_ints = [{}]>() big = ConstantOfShape(n) r = QuantizeLinear(big, half)"),
