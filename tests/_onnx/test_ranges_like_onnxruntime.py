@@ -46,6 +46,25 @@ def test_squares_and_cubes_of_integers_beyond_their_range(exponent):
     assert_like_onnxruntime(whole, x)
 
 
+@pytest.mark.parametrize("name", ["ReduceMin", "ReduceMax"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint32, np.int32, np.float32])
+def test_extremes_of_all_types(name, dtype):
+    """onnxruntime has no extremes of uint32."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    whole = model([(name, ["x"], ["y"])], inputs=[("x", kind)], outputs=[("y", kind, (1,))])
+    made, x = load(whole), np.array([3, 200, 1, 7]).astype(dtype)
+    assert_same_bits(made.apply(made.params, x)["y"], getattr(x, name[-3:].lower())(keepdims=True))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 3)])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_exclusive_sums(shape, reverse):
+    x = np.arange(6, dtype=np.float32)[: np.prod(shape)].reshape(shape)
+    sums = helper.make_node("CumSum", ["x", "axis"], ["y"], exclusive=1, reverse=reverse)
+    declared = {"inputs": [("x", FLOAT, shape)], "outputs": [("y", FLOAT, shape)]}
+    assert_like_onnxruntime(model([sums], [constant(np.int32(0), "axis")], **declared), x)
+
+
 def test_float16_is_quantized_by_a_float32_scale():
     parts = [constant(np.float32(0.02), "s"), constant(np.array(128, np.uint8), "z")]
     whole = model([("QuantizeLinear", ["x", "s", "z"], ["y"])], parts, opset=23,

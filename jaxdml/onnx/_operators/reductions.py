@@ -43,7 +43,7 @@ def _max(x: Array, axes: Axes) -> Array:
 
 
 def _min(x: Array, axes: Axes) -> Array:
-    return x.min(axes, keepdims=True, **({} if x.dtype == object else {"initial": _highest(x)}))
+    return x.min(axes, keepdims=True, **({} if x.dtype == object else {"initial": np.asarray(_highest(x), x.dtype)}))
 
 
 def _mean(x: Array, axes: Axes) -> Array:
@@ -143,7 +143,7 @@ def _cumulative(name: str, function: str, start: int, since: int) -> None:
         if exclusive:
             but_last = (slice(None),) * along + (slice(-1),)
             first = xp.full((*x.shape[:along], 1, *x.shape[along + 1 :]), start, x.dtype)
-            values = xp.concatenate([first, values[but_last]], along)
+            values = xp.concatenate([first, values], along)[but_last]
         result = getattr(xp, function)(values, along, dtype=x.dtype)
         return xp.flip(result, along) if reverse else result
 
