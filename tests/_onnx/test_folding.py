@@ -174,6 +174,24 @@ def test_negative_powers_of_integers_are_truncated():
             assert_same_bits(power(base, np.int32(-3)), np.array([0, 1, one, 0, 0]).astype(dtype))
 
 
+REDUCED = {
+    "ReduceSum": lambda x: x.sum(1), "ReduceMean": lambda x: x.mean(1), "ReduceProd": lambda x: x.prod(1),
+    "ReduceL1": lambda x: abs(x).sum(1), "ReduceL2": lambda x: np.sqrt((x * x).sum(1)),
+    "ReduceSumSquare": lambda x: (x * x).sum(1), "ReduceMax": lambda x: x.max(1), "ReduceMin": lambda x: x.min(1),
+    "ReduceLogSum": lambda x: np.log(x.sum(1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [F, np.float16, ml_dtypes.bfloat16, np.int64], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions_are_rounded_once(name, dtype):
+    """float32 computes all but roots and logarithms of these elements exactly; 16-bit floats are reduced as float32."""
+    rng = np.random.default_rng(5)
+    x = (np.hstack([-rng.integers(1, 9, (64, 1)), rng.integers(9, 64, (64, 3))]) / 8).astype(dtype)
+    expected = REDUCED[name](x.astype(F)).astype(dtype)
+    assert_same_bits(ROWS["", name][-1].operator.function(x, np.int64([1]), keepdims=0), expected)
+
+
 TYPES = jnp.uint8, jnp.int8, jnp.uint16, jnp.int16, jnp.uint4, jnp.int4
 SPECIAL = F([0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, 1e30, 3e-38, 7, -7, 100])
 

@@ -182,6 +182,7 @@ GEMMS = {
     "gemm_bias_row_per_channel": partial(  # as onnxruntime's quantizer writes it; axis 0 has one index
         gemm, b=B.but(**COLUMNS), c=BIAS.but(shape=(1, 8), **EACH | {"scale": product(0.0213, EACH["scale"])})
     ),
+    "gemm_bias_given": partial(gemm, c=BIAS.but(by="input")),
     "gemm_bias_row": partial(gemm, c=BIAS.but(shape=(1, 8))),
     "gemm_bias_column": partial(gemm, c=BIAS.but(shape=(3, 1))),
     "gemm_bias_matrix": partial(gemm, c=BIAS.but(shape=(3, 8))),
