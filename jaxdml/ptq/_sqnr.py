@@ -364,14 +364,18 @@ def _powers(value: Any, exact: Any) -> Any:
     """Sums of squares of the signal and of the noise, both divided by the largest square of the signal.
 
     Squares of values beyond 1e19 would overflow float32, and those of values below 1e-19 would vanish. Equal elements,
-    such as the -inf of masked outputs, add no noise, and infinite elements add no signal.
+    such as the -inf of masked outputs, and elements that are NaN in both add no noise. Infinite elements and NaN add no
+    signal. Random keys have neither signal nor noise.
     """
+    if jnp.issubdtype(exact.dtype, jax.dtypes.prng_key):
+        return np.float32(0), np.float32(0)
     dtype = jnp.complex64 if jnp.iscomplexobj(exact) else jnp.float32
     value, exact = value.astype(dtype), exact.astype(dtype)
     size = jnp.where(jnp.isfinite(exact), jnp.abs(exact), 0)
     largest = jnp.max(size, initial=0)
     unit = jnp.where(largest > 0, largest, 1)
-    noise = jnp.where(value == exact, 0, jnp.abs(value - exact))
+    is_equal = (value == exact) | (jnp.isnan(value) & jnp.isnan(exact))
+    noise = jnp.where(is_equal, 0, jnp.abs(value - exact))
     return jnp.sum(jnp.square(size / unit)), jnp.sum(jnp.square(noise / unit))
 
 

@@ -96,6 +96,18 @@ def test_both_parts_of_a_complex_output_count():
     assert model.sqnr(w, x).outputs[0] == pytest.approx(10 * np.log10(signal / noise), abs=1e-3)
 
 
+def test_nan_in_both_outputs_and_random_keys_have_no_noise():
+    def function(params, x):
+        y = apply(params, x)[0]
+        return y, jnp.where(jnp.arange(8) == 3, jnp.nan, y), jax.random.fold_in(jax.random.key(0), jnp.sum(x > 0))
+
+    ratios = dml.ptq.quantize(function, PARAMS, [X], progress=False).sqnr(PARAMS, X).outputs
+    rest = [place for place in range(8) if place != 3]
+    y = dml.ptq.quantize(lambda p, x: apply(p, x)[0][:, np.array(rest)], PARAMS, [X], progress=False)
+    assert math.isclose(ratios[1], y.sqnr(PARAMS, X).outputs[0], abs_tol=0.5)
+    assert ratios[2] == math.inf
+
+
 def test_an_output_in_a_dict_is_named_by_its_key():
     program = program_of(lambda p, x: {"logits": p * x, "more": (x,)}, X, (X,))
     assert program.output_names() == ("output['logits']", "output['more'][0]")

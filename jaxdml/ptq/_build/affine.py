@@ -55,7 +55,7 @@ class Contraction:
       sizes: sizes of the weights' dimensions that become output channels; the operator merges these dimensions.
       channels: axes of the result that correspond to `sizes`.
       steps: the affine equations after the contraction, in order.
-      is_vector: whether a product's left operand gets a row axis of size 1, which the result does not have.
+      is_vector: whether one operand of a product gets an axis of size 1, which the result does not have.
       alpha: factor of a product of data with data.
       source: the primitives that the contraction replaces.
       phases: the phases of a transposed convolution, whose filters the operator takes; None for all others.
