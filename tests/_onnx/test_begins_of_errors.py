@@ -1,5 +1,6 @@
 """`jaxdml.onnx.compare`: at which node an error begins, and whether the outputs depend on last bits."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,11 @@ from onnx import TensorProto
 
 import jaxdml as dml
 from _onnx.test_compare import EQUAL, NAN, integers, made_up, saved
+from helpers.compare import assert_same_bits
 from helpers.hostile_models import constant, model, node
 from helpers.one_node import on_x64_alone
-from jaxdml.onnx._compare.compare import _Comparing
+from jaxdml.onnx._compare.compare import _Comparing, _next
+from jaxdml.onnx._compare.differences import Difference
 from jaxdml.onnx._compare.reasons import output_reasons
 
 F = np.float32
@@ -102,6 +105,20 @@ def test_an_output_that_depends_on_last_bits(sign, tmp_path):
     assert dml.onnx.compare(path, x).notes[-1] == f"{NUDGES} move by at most {moved:.3g}"
 
 
-@pytest.mark.parametrize(("moved", "count"), [(integers(1), 1), (integers(0), 0), (NAN, 0), (None, 0)])
+def test_largest_floats_have_no_next_one():
+    x = np.float16([65504, 1, np.inf, -np.inf, np.nan])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same_bits(_next(x, np.inf), np.float16([65504, 1 + 2**-10, np.inf, -np.inf, np.nan]))
+
+
+def test_last_bits_of_outputs_need_no_experiment():
+    own = Difference.of(F([1]), F([1 + 2**-22]))
+    assert output_reasons(own, lambda settings: own, pytest.fail) == []
+
+
+@pytest.mark.parametrize(
+    ("moved", "count"), [(integers(8), 1), (integers(7), 0), (integers(0), 0), (NAN, 0), (None, 0)]
+)
 def test_outputs_that_last_bits_do_not_move(moved, count):
     assert len(output_reasons(integers(16), lambda settings: integers(16), lambda: moved)) == count

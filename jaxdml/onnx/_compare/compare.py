@@ -129,7 +129,7 @@ class _Comparing:
         floats = {name: value for name, value in self._inputs.items() if value.dtype in NUDGED}
         moved = list[Difference]()
         for direction in (np.inf, -np.inf) if floats else ():
-            near = {name: np.nextafter(value, value.dtype.type(direction)) for name, value in floats.items()}
+            near = {name: _next(value, direction) for name, value in floats.items()}
             found = self._peer.run({**self._inputs, **near}, self._peer.outputs)
             moved += (Difference.of(found[name], value) for name, value in expected.items())
         return Difference.joined(moved)
@@ -180,6 +180,13 @@ class _Comparing:
                 yield f"its inputs differ: most of the error begins at {self._subject.nodes[first].name!r}"
             else:
                 yield XLA
+
+
+def _next(value: np.ndarray, end: float) -> np.ndarray:
+    """The next floats in the direction of an infinity; a largest finite float stays, as infinities and NaN do."""
+    with np.errstate(over="ignore", under="ignore"):
+        near = np.nextafter(value, value.dtype.type(end))
+    return np.where(np.isfinite(value) & np.isfinite(near), near, value)
 
 
 def _check_belongs(file: Model, peer: Peer, path: Path) -> None:

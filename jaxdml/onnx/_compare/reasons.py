@@ -159,9 +159,13 @@ def output_reasons(
 
 
 def _of_nudges(own: Difference, nudged: Callable[[], Difference | None]) -> Iterator[str]:
-    """That onnxruntime's own outputs depend as much on last bits, if they do."""
-    moved = nudged()
-    if moved and math.isfinite(moved.relative) and moved.relative * SMALLER >= own.relative:
+    """That onnxruntime's own outputs depend as much on last bits, if they do.
+
+    If the outputs themselves differ in last bits alone, there is nothing to show.
+    """
+    is_in_last_bits = own.last_places is not None and own.last_places <= LAST_PLACES
+    moved = None if is_in_last_bits else nudged()
+    if moved and math.isfinite(moved.relative) and moved.relative * 2 >= own.relative:
         yield f"the outputs: {NUDGES} {moved.by}"
 
 
