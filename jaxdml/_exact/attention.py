@@ -128,8 +128,9 @@ def _powers(x: Array, sinks: Array | None) -> tuple[Array, Array]:
 def _total(powers: Array) -> Array:
     """The sums of numbers from 0 to 1 along the last axis, [..., 1]; each number is rounded to a multiple of 2**-30.
 
-    The upper and the lower 15 bits of the numbers are summed as int32, `OF_VALUES.terms` numbers at a time, so a sum is
-    at most 2**15 * 2**15. The total of a part's two sums is rounded once.
+    Each number becomes an integer up to 2**30. Its lower 15 bits and the rest, at most 2**15, are summed separately as
+    int32, `OF_VALUES.terms` = 2**15 numbers at a time, so a sum is at most 2**30. The total of a part's two sums is
+    rounded once.
     """
     steps = lax.convert_element_type(nearest(powers * np.float32(2.0**30)), jnp.int32)
     parts = []

@@ -27,7 +27,7 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
 
     Args:
       f: a function of pytrees of arrays that JAX can trace. Floats are float32, bfloat16 or float16.
-        Arguments of other types, such as Python numbers, are passed to f as they are.
+        Arguments that are not arrays, such as Python numbers, are passed to f as they are.
       products: how to treat float matrix products and convolutions, for which there is no rule. "refuse" raises an
         error; "xla" leaves them to XLA, with XLA's bits.
 

@@ -23,8 +23,9 @@ INFINITY, NAN = np.float32(np.inf), np.float32(np.nan)
 def times(x: Any, y: Any) -> Array:
     """fl(x * y), for results below 2**100. No compiler contracts it with a sum.
 
-    The minimum never changes the value, but no compiler can know that. (A maximum with -2**100 would not do: LLVM
-    knows that a square is not negative.)
+    The minimum never changes the value, but compilers do not know that unless they know that the product is never
+    positive; `horner` avoids such products. (A maximum with -2**100 would not do: LLVM knows that a square is not
+    negative.)
     """
     return lax.min(x * y, FAR)
 

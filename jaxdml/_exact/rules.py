@@ -67,7 +67,7 @@ def of_own_type(function: Callable[..., Array]) -> Rule:
 
 
 def as_it_is(primitive: Any, params: Params) -> Computed:
-    """The primitive itself, which does not round."""
+    """The primitive itself: a rule for primitives that do not round."""
     return functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
 
 

@@ -25,7 +25,7 @@ def updates_of_an_element(shape: Any, numbers: lax.ScatterDimensionNumbers) -> A
 
 
 def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
-    """x plus the sum of each element's updates. The rule of `sums` counts these updates as its addends."""
+    """x plus the sum of each element's updates, by the rule of `sums`; its n is the number of an element's updates."""
     if 0 in x.shape:  # JAX refuses to gather from it
         return x
     indices = lax.optimization_barrier(indices)  # as in `rules.gathered`

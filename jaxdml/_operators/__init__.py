@@ -1,1 +1,1 @@
-"""The operator functions that users call: each converts its arguments, validates their desc, and computes."""
+"""The operator functions that users call: each converts its arguments, validates them, and computes."""

@@ -281,7 +281,7 @@ class Converter:
 
 
 def is_weak_scalar(value: Any) -> bool:
-    """Whether value is a Python number that the caller's `jit` turned into an array."""
+    """Whether value is a weakly typed scalar: a Python number that `jit` traced, or that `jnp.asarray` converted."""
     return isinstance(value, jax.Array) and not value.ndim and getattr(value, "weak_type", False)
 
 

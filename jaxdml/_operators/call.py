@@ -1,4 +1,5 @@
-"""Every operator call goes through here: its arguments are converted, its desc is validated, and its body runs.
+"""Every call of a DirectML operator goes through here: its arguments are converted, its desc is validated, and its body
+runs. `matrix_multiply_blocks`, which DirectML does not have, makes its own checks.
 
 A cache, keyed by shapes, types, options and Python numbers, lets a loop of eager calls validate once. Calls with
 symbolic dimensions are validated each time: dimensions of two exports may compare equal without being the same.

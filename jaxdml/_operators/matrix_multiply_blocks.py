@@ -151,7 +151,7 @@ def _planes(precision: Any) -> int:
 def _check_type(name: str, x: Any, types: tuple[str, ...], advice: Any, shape: Any = "") -> None:
     """Checks that x is an array of one of the types.
 
-    advice(name, x) is the remedy for an array of another type. For a number, it is an array of the shape `shape`.
+    advice(name, x) is the remedy for an array of another type. For a number, the remedy is `jnp.full` with `shape`.
     """
     if x is None:
         raise _error(name, "required", f"is None, but required; give {name}", error=ArgumentTypeError)

@@ -216,8 +216,8 @@ class Model:
           params: parameters of the float function.
           *inputs: inputs of the float function.
           advice: the number of worst layers for which rules are tried. For each option of a `Rule` that can change such
-            a layer, the function is quantized again with these inputs as the only calibration batch, and the outputs
-            are compared with those of a model quantized the same way without the rule.
+            a layer, the function is quantized again with these inputs as the only calibration batch. The gain is the
+            ratio of this model's outputs minus that of a model quantized in the same way without the rule.
 
         Returns:
           The signal-to-quantization-noise ratios; `print` shows them as a table, and their method `plot` draws them.

@@ -91,8 +91,8 @@ def quantize(
         product reads the sum. "float": these sums and their terms stay in floats, and convolutions and products round
         their inputs. Outputs are closer to those of apply. A function that computes a term, such as a gelu, runs in
         floats instead of becoming a look-up table. Convolutional networks run a little slower with float sums.
-      rules: overrides of options for some layers. If several matching rules set an option, the first one applies. The
-        docstring of `Rule` lists the options that one rule decides together.
+      rules: overrides of options for some layers. If several matching rules set an option, the first one applies. Some
+        options belong together, as `Rule` says: the first matching rule that sets one of them decides all of them.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
         "xla": XLA computes floats, with bits that depend on processor and program.

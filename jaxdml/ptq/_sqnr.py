@@ -181,8 +181,8 @@ def sqnr_of(
       nodes: the nodes of `floats` and the nodes of `quantized`, bound to their equations.
       constants: maps names to constants of the float graph.
       inputs: maps names to inputs; both graphs have the same inputs.
-      received: the leaves of the output of the fused graph, which may round values near the middle of two steps to
-        another step than the quantized graph.
+      received: the leaves of the output of the fused graph. Where a value lies near a tie, the fused graph may round it
+        to a different step than the quantized graph does.
       output_names: the leaves of the output in words.
       contractions: maps the result of each convolution or product that does not stay in floats to its name, and the
         first result of each scan to the names of those in its body.

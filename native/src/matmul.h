@@ -1,6 +1,6 @@
 // Matrix products: multiplies rows of A by panels of B.
 //
-// If a is uint8, b is int8 and zero points have their operands' types, sum (a - za)(b - zb) is
+// Operands and zero points are first shifted to the types that the kernel multiplies. Then sum (a - za)(b - zb) is
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
 // so the correction for za needs one constant per column, and rows of a are summed only if some zb is not 0.
 //
