@@ -204,7 +204,7 @@ def _in_numpy(node: Node, arguments: Sequence[Any]) -> Any:
     if compute is None or not all(argument is None or isinstance(argument, np.ndarray) for argument in arguments):
         return _computed(node, arguments)
     shape = _shapes(node, arguments).shape  # raises the errors of the operator's function, which checks its inputs
-    return compute(*arguments, **node.options) if math.prod(shape) <= SMALL else _computed(node, arguments)
+    return np.asarray(compute(*arguments, **node.options)) if math.prod(shape) <= SMALL else _computed(node, arguments)
 
 
 def _may_be_large(arguments: Sequence[Any]) -> bool:

@@ -66,6 +66,8 @@ SHAPED = {
     "p = Pow(s, two) r = Cast<to = 7>(p)": 9,
     "f = Cast<to = 1>(s) e = Exp(f) r = Cast<to = 7>(e)": 20,
     "f = Cast<to = 1>(s) q = QuantizeLinear(f, half) d = DequantizeLinear(q, half) r = Cast<to = 7>(d)": 3,
+    """i = Constant<value_int = 0>() n = Gather(s, i) f = Cast<to = 1>(n) q = QuantizeLinear(f, half)
+       d = DequantizeLinear(q, half) c = Cast<to = 7>(d) one = Constant<value_ints = [1]>() r = Reshape(c, one)""": 3,
 }
 
 

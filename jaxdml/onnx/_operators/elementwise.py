@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic.rounding import limits_of
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import (
     Array,
@@ -196,10 +195,18 @@ def _integer_power(base: Array, exponent: Array) -> Array:
     `jax.numpy.power` reads only six bits of an integer exponent.
     """
     xp = namespace(base, exponent)
-    whole, square, rest = xp.ones_like(base), base, xp.maximum(exponent, 0)
-    for _ in range(limits_of(exponent.dtype).max.bit_length()):
-        whole = xp.where((rest & 1) == 1, whole * square, whole)
-        square, rest = square * square, rest >> 1
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        whole, square, rest = state
+        return xp.where((rest & 1) == 1, whole * square, whole), square * square, rest >> 1
+
+    state = xp.ones_like(base), base, xp.maximum(exponent, 0)
+    if xp is np:
+        while (state[2] > 0).any():
+            state = step(state)
+    else:
+        state = lax.while_loop(lambda state: jnp.any(state[2] > 0), step, state)
+    whole = state[0]
     fraction = xp.where(xp.abs(base) == 1, xp.where(exponent % 2 == 0, 1, base), 0)
     return xp.where(exponent < 0, fraction.astype(base.dtype), whole)
 
