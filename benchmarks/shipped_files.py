@@ -76,7 +76,7 @@ def cells(name: str, seconds: float) -> Iterator[tuple[str, str]]:
 
     def cell(path: Path) -> str:
         text = attempted(compared, path, others)
-        is_timed = seconds and not text.startswith("not ")
+        is_timed = seconds and not is_error(text)
         return f"{text}, {attempted(timed, path, others, seconds)}" if is_timed else text
 
     with tempfile.TemporaryDirectory() as folder:
@@ -117,10 +117,19 @@ def page(results: dict[str, Any]) -> str:
     machine, networks = results["environment"], results["networks"]
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
     facts = f"{machine['processor']}, {machine['threads']} threads, {machine['kernels']}; {packages}."
+    errors = list(dict.fromkeys(cell for found in networks.values() for cell in found.values() if is_error(cell)))
+    numbers = {error: f"error {place}" for place, error in enumerate(errors, 1)}
     table = [" | ".join(["| network", "what it does", *COLUMNS]) + " |", "|" + " --- |" * (2 + len(COLUMNS))]
-    table += [row(name, found) for name, found in networks.items()]
+    for name, found in networks.items():
+        table.append(row(name, {form: numbers.get(cell, cell) for form, cell in found.items()}))
     lines = ["# Files that packages ship", "", facts, ABOUT, *filter(None, [summary(networks)]), "", *table]
+    lines += ["", "The errors:", "", *(f"{place}. `{error}`" for place, error in enumerate(errors, 1))]
     return "\n".join(lines) + "\n"
+
+
+def is_error(cell: str) -> bool:
+    """Whether a cell is a sentence of `attempted` about an error."""
+    return cell.startswith("not ")
 
 
 def publish(found: dict[str, dict[str, str]]) -> None:
