@@ -1,6 +1,8 @@
 """Files that onnxruntime's quantizer makes from float files, and how close jaxdml's results are to onnxruntime's."""
 
+import json
 import re
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -90,3 +92,10 @@ def attempted(function: Any, *arguments: Any) -> Any:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         words = " ".join(str(error).replace("|", "/").split())
         return f"not {function.__name__}: {type(error).__name__}: {words[:LONGEST]}"
+
+
+def in_own_process(module: str, *arguments: str) -> Any:
+    """What a module prints as JSON in its last line, with the option --here, in a process of its own."""
+    command = [sys.executable, "-m", module, "--here", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])

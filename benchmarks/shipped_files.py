@@ -16,8 +16,6 @@ import json
 import logging
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -29,7 +27,7 @@ import onnx
 from onnx import version_converter
 
 from benchmarks.machine import best_of, environment
-from benchmarks.quantized_files import FORMS, Inputs, attempted, compared, prepared, quantized, timed
+from benchmarks.quantized_files import FORMS, Inputs, attempted, compared, in_own_process, prepared, quantized, timed
 from benchmarks.shipped_models import PACKAGES, SHIPPED
 
 RESULTS = Path(__file__).parent / "results"
@@ -156,15 +154,11 @@ def main() -> None:
         logging.disable(logging.WARNING)
         print(json.dumps(dict(cells(options.network[0], options.times))))
         return
-    found = {}
     for name in options.network or SHIPPED:
-        command = [sys.executable, "-m", "benchmarks.shipped_files", "--here", "--network", name]
-        command += ["--times", str(options.times)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
-        print(row(name, found[name]), flush=True)
+        found = in_own_process("benchmarks.shipped_files", "--network", name, "--times", str(options.times))
+        print(row(name, found), flush=True)
         if options.publish:
-            publish({name: found[name]})
+            publish({name: found})
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ int8 weights saturate. Therefore weights are uint8; those of an LSTM are int8 in
 import argparse
 import json
 import logging
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -26,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import environment
-from benchmarks.quantized_files import FORMS, Inputs, attempted, compared, prepared, quantized
+from benchmarks.quantized_files import FORMS, Inputs, attempted, compared, in_own_process, prepared, quantized
 from benchmarks.torch_models import MODELS, VOCABULARY
 
 RESULTS = Path(__file__).parent / "results"
@@ -82,9 +80,7 @@ def main() -> None:
         return
     found = {}
     for name in options.model or MODELS:
-        command = [sys.executable, "-m", "benchmarks.torch_exports", "--here", "--model", name]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
+        found[name] = in_own_process("benchmarks.torch_exports", "--model", name)
         print(*rows(name, found[name]), sep="\n", flush=True)
     if options.publish:
         publish(options.publish, found)
