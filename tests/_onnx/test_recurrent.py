@@ -94,6 +94,15 @@ def test_a_step_of_two_directions_has_the_operations_of_one(operator):
     assert of_one.total() > 1
 
 
+def test_no_call_transposes_the_weights_of_x():
+    both = {name: np.ones((2, 20, size), np.float32) for name, size in (("w", 4), ("r", 5))}
+    for case in (small("LSTM"), small("LSTM", **both)):
+        case.attributes["direction"] = "bidirectional" if case.values["w"].shape[0] == 2 else "forward"
+        hlo = compiled(case)
+        assert "f32[20,4]" in hlo or "f32[40,4]" in hlo
+        assert "f32[4,20]" not in hlo and "f32[4,40]" not in hlo
+
+
 def compiled(case):
     """The compiled program of a model."""
     made = jaxdml.onnx.load(case.model().SerializeToString())

@@ -239,7 +239,17 @@ def _by_floats(matrices: Array) -> Multiply:
         # Contracts the last dimension of both, so that no step transposes the matrix.
         return lax.dot_general(x, matrix, (((x.ndim - 1,), (1,)), ((), ())), precision=EXACT)
 
-    return _of_directions(one, float32(matrices))
+    matrices = float32(matrices)
+    of_directions = _of_directions(one, matrices)
+
+    def multiply(x: Array, axis: int | None) -> Array:
+        if axis is not None:
+            return of_directions(x, axis)
+        # One product with the rows of all matrices: XLA would transpose the matrices of a batch at each call.
+        together = one(x, matrices.reshape(-1, matrices.shape[2]))
+        return jnp.moveaxis(together.reshape(*x.shape[:-1], *matrices.shape[:2]), -2, 0)
+
+    return multiply
 
 
 def _unless_zero(zero_points: Any) -> Any:
