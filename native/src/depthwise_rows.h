@@ -13,16 +13,15 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kOutputRows = 4;  // rows of a block; a vector holds the bytes of their 16 columns
 
-// Whether this form is faster than its alternative, which requires that enough lanes hold outputs. The thresholds were
-// measured; that of 3 x 3 kernels without strides is higher, because their alternative is faster.
+// Whether this form is faster than its alternatives, which requires that enough lanes hold outputs. The threshold was
+// measured.
 JAXDML_INLINE bool is_depthwise_by_rows(const Convolution& one) {
   const Filter& filter = one.filter;
   const int64_t kernel = filter.rows, stride = one.stride[0];
   if (!is_depthwise(filter) || filter.columns != kernel || (kernel != 3 && kernel != 5 && kernel != 7)) return false;
   if (stride > 2 || one.stride[1] != stride || one.dilation[0] != 1 || one.dilation[1] != 1) return false;
   const int64_t computed = round_up(one.y_height, kOutputRows) * round_up(one.y_width, 16);
-  const int64_t wanted = one.y_height * one.y_width;
-  return kernel == 3 && stride == 1 ? wanted * 4 >= computed * 3 : wanted * 8 >= computed * 5;
+  return one.y_height * one.y_width * 8 >= computed * 5;
 }
 
 struct DepthwiseRowsPlan {
@@ -71,39 +70,68 @@ JAXDML_INLINE RowWeights<K> row_weights(const Filter& filter, const Cell* from) 
   return weights;
 }
 
-// Adds the products of kOutputRows rows of 16 windows to `sums`, and the windows' elements to `window_sums` if the
-// filter has zero points. The first window begins at row `row` and column `column` of the image. K is the size of the
-// kernel, S the stride.
-template <int K, int S, bool kHasZeroPoints>
-JAXDML_INLINE void add_rows(const RowWeights<K>& weights, const Filter& filter, const Image& image, int64_t row,
-                            int64_t column, I32 (&sums)[kOutputRows], I32 (&window_sums)[kOutputRows]) {
+// 16 windows, of which the first begins at column `first` of the image. Bit i of inside[g] is set if the image has
+// column `first` + g * kDepth + i.
+template <int K>
+struct Strip {
+  int64_t first;
   uint64_t inside[RowWeights<K>::kGroups];
-  for (int g = 0; g < RowWeights<K>::kGroups; g++) inside[g] = bits_inside(column + g * kDepth, image.width);
+};
+
+template <int K>
+JAXDML_INLINE Strip<K> strip_of(const Image& image, int64_t first) {
+  Strip<K> strip = {first, {}};
+  for (int g = 0; g < RowWeights<K>::kGroups; g++) strip.inside[g] = bits_inside(first + g * kDepth, image.width);
+  return strip;
+}
+
+// A row of a strip. Four adjacent inputs of each window are in each lane.
+template <int K>
+struct RowWindows {
+  I32 at[RowWeights<K>::kGroups];
+};
+
+template <int K, int S>
+JAXDML_INLINE RowWindows<K> row_windows(const Image& image, const Strip<K>& strip, int64_t row) {
+  const bool is_inside = row >= 0 && row < image.height;
+  const uint8_t* from = image.at + (is_inside ? row * image.width + strip.first : 0);
+  RowWindows<K> windows;
+#pragma GCC unroll 2
+  for (int g = 0; g < RowWeights<K>::kGroups; g++)
+    windows.at[g] = windows_of<S>(from + g * kDepth, is_inside ? strip.inside[g] : 0, image.padding, image.top);
+  return windows;
+}
+
+// Adds the products of kOutputRows rows of 16 windows to `sums`, and the windows' elements to `window_sums` if the
+// filter has zero points. The first window begins at row `row` of the image. K is the size of the kernel, S the stride.
+// `kept` has the block's first rows; afterwards, it has the next block's.
+template <int K, int S, bool kHasZeroPoints>
+JAXDML_INLINE void add_rows(const RowWeights<K>& weights, const Filter& filter, const Image& image,
+                            const Strip<K>& strip, int64_t row, RowWindows<K> (&kept)[K - S], I32 (&sums)[kOutputRows],
+                            I32 (&window_sums)[kOutputRows]) {
 #pragma GCC unroll 16
   for (int i = 0; i < (kOutputRows - 1) * S + K; i++) {
-    const bool is_inside = row + i >= 0 && row + i < image.height;
-    const uint8_t* from = image.at + (is_inside ? (row + i) * image.width + column : 0);
+    const RowWindows<K> windows = i < K - S ? kept[i] : row_windows<K, S>(image, strip, row + i);
+    if (i >= kOutputRows * S) kept[i - kOutputRows * S] = windows;
 #pragma GCC unroll 2
     for (int g = 0; g < weights.kGroups; g++) {
-      const I32 x = load_bits(from + g * kDepth, is_inside ? inside[g] : 0, image.padding) ^ image.top;
-      const I32 windows = windows_of<S>(x);
       const I32 ones = splat(0x01010101 & bits_of_kernel(filter, g));
 #pragma GCC unroll 4
       for (int r = 0; r < kOutputRows; r++) {
         const int u = i - r * S;
         if (u < 0 || u >= K) continue;
-        sums[r] = dot_bytes(sums[r], windows, weights.at[u][g]);
-        if (kHasZeroPoints) window_sums[r] = dot_bytes(window_sums[r], windows, ones);
+        sums[r] = dot_bytes(sums[r], windows.at[g], weights.at[u][g]);
+        if (kHasZeroPoints) window_sums[r] = dot_bytes(window_sums[r], windows.at[g], ones);
       }
     }
   }
 }
 
-// Stores `rows` rows of `count` outputs. The rows are `width` outputs apart.
+// Stores at most `rows` of the kOutputRows rows, `count` outputs each. The rows are `width` outputs apart.
 JAXDML_INLINE void store_output_rows(const I32 (&sums)[kOutputRows], const Channels& channels, int64_t o, Type type,
                                      int64_t rows, int64_t count, int64_t width, uint8_t* y) {
   if (type == Type::kInt32) {
-    for (int64_t r = 0; r < rows; r++) store_bytes(y + r * width * 4, sums[r], count * 4);
+    for (int64_t r = 0; r < at_most(rows, kOutputRows); r++) store_bytes(y + r * width * 4, sums[r], count * 4);
     return;
   }
   F32 values[kOutputRows];
@@ -122,19 +150,23 @@ static void depthwise_rows(const Convolution& one, const Channels& channels, con
   const int64_t height = one.y_height, width = one.y_width, size = size_of(one.type);
   const RowWeights<K> weights =
       row_weights<K>(one.filter, packed_filter(one).rows + o * padded_filter_depth(one.filter));
-  const int64_t rows = at_most(kOutputRows, height), count = at_most(16, width);
-  // The last block of rows or columns overlaps the one before.
-  for (int64_t i = 0; i < height; i += kOutputRows)
-    for (int64_t j = 0; j < width; j += 16) {
-      const int64_t row = at_most(i, height - rows), column = at_most(j, width - count);
+  const int64_t count = at_most(16, width);
+  for (int64_t j = 0; j < width; j += 16) {
+    const int64_t column = at_most(j, width - count);  // the last strip overlaps the one before
+    const Strip<K> strip = strip_of<K>(image, column * S - one.start[1]);
+    RowWindows<K> kept[K - S];
+#pragma GCC unroll 8
+    for (int i = 0; i < K - S; i++) kept[i] = row_windows<K, S>(image, strip, i - one.start[0]);
+    for (int64_t row = 0; row < height; row += kOutputRows) {
       const I32 offset = splat(channels.offsets[o]), zero_point = splat(channels.zero_points[o]);
       I32 sums[kOutputRows] = {offset, offset, offset, offset}, window_sums[kOutputRows] = {};
-      add_rows<K, S, kHasZeroPoints>(weights, one.filter, image, row * S - one.start[0], column * S - one.start[1],
-                                     sums, window_sums);
+      add_rows<K, S, kHasZeroPoints>(weights, one.filter, image, strip, row * S - one.start[0], kept, sums,
+                                     window_sums);
       if (kHasZeroPoints)
         for (int r = 0; r < kOutputRows; r++) sums[r] = subtract(sums[r], multiply(zero_point, window_sums[r]));
-      store_output_rows(sums, channels, o, one.type, rows, count, width, y + (row * width + column) * size);
+      store_output_rows(sums, channels, o, one.type, height - row, count, width, y + (row * width + column) * size);
     }
+  }
 }
 
 JAXDML_INLINE void depthwise_channel_by_rows(const Convolution& one, const Channels& channels, const Image& image,

@@ -11,7 +11,7 @@
 //   kRows, kVectors        rows of a full tile of the microkernel, and vectors per row
 //   JAXDML_TILE            whether the microkernel is inlined
 //   JAXDML_HAS_BYTE_PRODUCTS, JAXDML_HAS_TILES, JAXDML_HAS_VBMI   dot_bytes is defined; AMX; look_up_by_vbmi is defined
-//   JAXDML_HAS_WINDOWS     load_bits and windows_of are defined
+//   JAXDML_HAS_WINDOWS     windows_of is defined
 // Products, modulo 2**32
 //   dot_cells              sum + the kDepth products of activations and weights in each lane
 //   CellSum, total_of      the accumulator of dot_cells, and its sums; I32 unless partial sums are faster
@@ -41,7 +41,6 @@
 //   from_unsigned_bytes, from_unsigned_words, lanes_of_nibbles   kLanes of them; the low nibble of a byte is first
 //   copy_bytes             memcpy of a few bytes, without a call
 //   load_bytes, store_bytes   the first bytes of a vector, from 1 to kBytes; a load reads no more, and pads with zeros
-//   load_bits              the bytes whose bits are set; no other byte is read; `otherwise` has the rest
 //   load_some, store_some  the same for a vector and for 16 bytes; a larger count means all bytes
 //   store_cells            the first bytes of 16, each widened to a cell
 // Shuffles
@@ -49,7 +48,8 @@
 //                          x and y, in 128 bits
 //   transpose_fours        transposes the 4 x 4 bytes of 128 bits
 //   gather_firsts          the first lanes of all 128 bits, then the second lanes, and so on
-//   windows_of             lane i gets the four bytes that begin at byte kStride * i, for a stride of 1 or 2
+//   windows_of             lane i gets the four bytes that begin at byte kStride * i, for a stride of 1 or 2, after the
+//                          flip; bytes whose bits are not set are not read, and are those of `otherwise`
 //   every_other            the bytes of x with even indices, then those of y
 //   part_of                the kPart-th 128 bits
 //   transpose_parts        transposes 128 bits of the vectors i, i + 4, i + 8 and so on

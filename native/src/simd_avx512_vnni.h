@@ -104,9 +104,6 @@ JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
 JAXDML_INLINE I32 load_bytes(const uint8_t* from, int64_t count) {
   return (I32)_mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - count), from);
 }
-JAXDML_INLINE I32 load_bits(const uint8_t* from, uint64_t bits, I32 otherwise) {
-  return (I32)_mm512_mask_loadu_epi8((__m512i)otherwise, bits, from);
-}
 JAXDML_INLINE void store_bytes(uint8_t* to, I32 x, int64_t count) {
   if (count == kBytes) return store(to, x);
   _mm512_mask_storeu_epi8(to, ~uint64_t(0) >> (64 - count), (__m512i)x);
@@ -144,13 +141,20 @@ JAXDML_INLINE I32 repeat_sixteen(const uint8_t* from) {
   return (I32)_mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i*)from));
 }
 template <int kStride>
-JAXDML_INLINE I32 windows_of(I32 x) {
+JAXDML_INLINE I32 windows_of(const uint8_t* from, uint64_t bits, I32 otherwise, I32 flip) {
   static_assert(kStride == 1 || kStride == 2);
+  __m512i x;
+  if (kStride == 1) {  // the windows have 19 bytes; half a vector is loaded and flipped at half the cost
+    const __m256i half = _mm256_mask_loadu_epi8(_mm512_castsi512_si256((__m512i)otherwise), __mmask32(bits), from);
+    x = _mm512_castsi256_si512(_mm256_xor_si256(half, _mm512_castsi512_si256((__m512i)flip)));
+  } else {
+    x = _mm512_xor_si512(_mm512_mask_loadu_epi8((__m512i)otherwise, bits, from), (__m512i)flip);
+  }
   const __m512i parts = kStride == 1 ? _mm512_setr_epi32(0, 1, 0, 0, 1, 2, 0, 0, 2, 3, 0, 0, 3, 4, 0, 0)
                                      : _mm512_setr_epi32(0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9);
   const __m128i order = kStride == 1 ? _mm_setr_epi8(0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6)
                                      : _mm_setr_epi8(0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9);
-  return (I32)_mm512_shuffle_epi8(_mm512_permutexvar_epi32(parts, (__m512i)x), _mm512_broadcast_i32x4(order));
+  return (I32)_mm512_shuffle_epi8(_mm512_permutexvar_epi32(parts, x), _mm512_broadcast_i32x4(order));
 }
 JAXDML_INLINE I32 every_other(I32 x, I32 y) {
   const __m512i even = _mm512_set1_epi16(0xff), order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);

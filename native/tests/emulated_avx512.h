@@ -94,11 +94,12 @@ JAXDML_EMULATED void store_masked(void* to, uint64_t mask, Vector x) {
   const auto bytes = __builtin_bit_cast(BytesOf<Vector>, x);
   for (; mask; mask &= mask - 1) static_cast<uint8_t*>(to)[__builtin_ctzll(mask)] = bytes.at[__builtin_ctzll(mask)];
 }
-JAXDML_EMULATED __m512i load_masked(__m512i otherwise, uint64_t mask, const void* from) {
-  auto bytes = __builtin_bit_cast(BytesOf<__m512i>, otherwise);
+template <class Vector>
+JAXDML_EMULATED Vector load_masked(Vector otherwise, uint64_t mask, const void* from) {
+  auto bytes = __builtin_bit_cast(BytesOf<Vector>, otherwise);
   for (; mask; mask &= mask - 1)
     bytes.at[__builtin_ctzll(mask)] = static_cast<const uint8_t*>(from)[__builtin_ctzll(mask)];
-  return __builtin_bit_cast(__m512i, bytes);
+  return __builtin_bit_cast(Vector, bytes);
 }
 JAXDML_EMULATED void stream_ps(float* to, __m512 x) {
   if (reinterpret_cast<uintptr_t>(to) % 64) __builtin_trap();  // as the instruction does
@@ -121,6 +122,7 @@ JAXDML_EMULATED void stream_ps(float* to, __m512 x) {
 #undef _mm512_reduce_add_epi32
 #undef _mm512_reduce_max_epi32
 #undef _mm512_mask_loadu_epi8
+#undef _mm256_mask_loadu_epi8
 #undef _mm512_maskz_loadu_epi8
 #undef _mm512_mask_storeu_epi8
 #undef _mm256_mask_storeu_epi8
@@ -139,6 +141,7 @@ JAXDML_EMULATED void stream_ps(float* to, __m512 x) {
 #define _mm512_reduce_add_epi32(x) jaxdml::emulated::reduce_add_epi32(x)
 #define _mm512_reduce_max_epi32(x) jaxdml::emulated::reduce_max_epi32(x)
 #define _mm512_mask_loadu_epi8(otherwise, mask, from) jaxdml::emulated::load_masked(otherwise, mask, from)
+#define _mm256_mask_loadu_epi8(otherwise, mask, from) jaxdml::emulated::load_masked(otherwise, mask, from)
 #define _mm512_maskz_loadu_epi8(mask, from) jaxdml::emulated::load_masked(__m512i{}, mask, from)
 #define _mm512_mask_storeu_epi8(to, mask, x) jaxdml::emulated::store_masked(to, mask, x)
 #define _mm256_mask_storeu_epi8(to, mask, x) jaxdml::emulated::store_masked(to, mask, x)
