@@ -55,11 +55,11 @@ JAXDML_INLINE void set_channels(const Convolution& one, int32_t of_x, Channels& 
   float* const multipliers = channels.multipliers;
   for (int64_t o = 0; o < outputs; o++) multipliers[o] = product(x_scale, value(filter_scale, o)) / y_scale;
   channels.output = output_of(value(one.y_zero_point, 0), one.type == Type::kInt8);
+  const auto* const bits = reinterpret_cast<const Dword*>(multipliers);
   int32_t largest = 0;  // magnitudes of floats have the order of their bits
   for (int64_t o = 0; o < outputs; o++) {
-    int32_t bits;
-    memcpy(&bits, multipliers + o, 4);
-    largest = at_least(largest, bits & 0x7fffffff);
+    const int32_t magnitude = bits[o] & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
   }
   channels.output.may_be_large = largest > 0x3f000000;  // 0.5: sums are at most 2**31
 }
