@@ -84,8 +84,23 @@ struct LaneWriter {
   }
 };
 
+// Stores the sums of one output channel, which begins at `y`: int32, or bytes of which some are discarded.
+__attribute__((noinline)) static void store_by_rows(const Convolution& one, const Channels& channels, int64_t o,
+                                                    const PixelBlock& pixels, const I32 (&totals)[4], uint8_t* y) {
+  const int64_t size = size_of(one.type);
+  alignas(64) uint8_t bytes[4 * kBytes];
+  store_positions(totals, channels, o, one.type, bytes);
+  if (pixels.planes)
+    store_rows(one, *pixels.planes, bytes, pixels.first, pixels.count, size, y);
+  else
+    copy_bytes(y + pixels.first * size, bytes, pixels.count * size);
+}
+
 // Computes R output channels, beginning at channel o, for V vectors of pixels. `weights` points to the first dword of
 // channel o; the channel's next dword follows `next` bytes later. Channel o begins at `y`.
+//
+// The loops for bytes in place and for all other outputs are apart, and the latter copies its sums: if both were one
+// loop, or shared the array, compilers would keep most sums in memory.
 template <int R, int V>
 static void pixels_tile(const Convolution& one, const Channels& channels, const uint8_t* weights, int64_t next,
                         const uint8_t* lanes, const uint8_t* sums, int64_t o, const PixelBlock& pixels, uint8_t* y) {
@@ -93,27 +108,29 @@ static void pixels_tile(const Convolution& one, const Channels& channels, const 
   for (int r = 0; r < R; r++) starts[r] = weights + r * 4;
   I32 products[R][V];
   multiply_tile<R, V, ActivationLanes>(starts, 1, 0, lanes, panel_depth(one.filter) / kDepth, next, products);
-  const int64_t size = size_of(one.type), channel = one.y_height * one.y_width * size;
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++) {
+  const auto set_totals = [&](int r, I32(&totals)[4]) {
     const I32 offset = splat(channels.offsets[o + r]), zero_point = splat(channels.zero_points[o + r]);
-    I32 totals[4] = {};
 #pragma GCC unroll 4
     for (int v = 0; v < V; v++) {
       totals[v] = add(products[r][v], offset);
       if (channels.has_zero_points) totals[v] = subtract(totals[v], multiply(zero_point, load(sums + v * kBytes)));
     }
-    uint8_t* const to = y + r * channel;
-    if (one.type != Type::kInt32 && !pixels.planes) {
-      store_bytes(to + pixels.first, saturated_positions(totals, channels, o + r), pixels.count);
-      continue;
+  };
+  const int64_t channel = one.y_height * one.y_width * size_of(one.type);
+  if (one.type != Type::kInt32 && !pixels.planes) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      I32 totals[4] = {};
+      set_totals(r, totals);
+      store_bytes(y + r * channel + pixels.first, saturated_positions(totals, channels, o + r), pixels.count);
     }
-    alignas(64) uint8_t bytes[4 * kBytes];
-    store_positions(totals, channels, o + r, one.type, bytes);
-    if (pixels.planes)
-      store_rows(one, *pixels.planes, bytes, pixels.first, pixels.count, size, to);
-    else
-      copy_bytes(to + pixels.first * size, bytes, pixels.count * size);
+    return;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    I32 totals[4] = {};
+    set_totals(r, totals);
+    store_by_rows(one, channels, o + r, pixels, totals, y + r * channel);
   }
 }
 
