@@ -43,8 +43,9 @@ JAXDML_INLINE PixelsPlan plan_pixels(const Convolution* problems, int64_t count,
   plan.pixels = pixels;
   plan.blocks = ceil_div(plan.pixels, kBytes);
   // Several items for each worker. An item has consecutive blocks, so that workers rarely write to the same cache line.
+  // Items that share a block interleave its activations again, so outputs are divided among fewer items.
   const int64_t items = threads > 1 ? 4 * threads : 1, all = count * plan.images * plan.blocks;
-  plan.run = at_most(ceil_div(all, items), plan.blocks);
+  plan.run = at_most(ceil_div(all, 2 * items), plan.blocks);
   plan.runs = ceil_div(plan.blocks, plan.run);
   plan.outputs = round_up(ceil_div(outputs, ceil_div(items, all)), kTile);
   plan.output_blocks = ceil_div(outputs, plan.outputs);
