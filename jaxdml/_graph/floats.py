@@ -59,7 +59,8 @@ def _by_xla(nodes: Iterable[Node], floats: str) -> Iterator[str]:
 
 
 def _computes_floats(node: Node) -> bool:
-    return node.on == "floats" and node.operator.kind not in (*CONVERSIONS, *MOVERS, ROUNDING)
+    is_choice = node.operator.only_selects or node.operator.kind in (*CONVERSIONS, *MOVERS, ROUNDING)
+    return node.on == "floats" and not is_choice
 
 
 def _has_rule(node: Node) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.graph import MOVERS, Graph, Node
+from jaxdml._graph.graph import INDICES, MOVERS, Graph, Node
 
 # Kinds of quantized operators that quantize their first input.
 TAKE_FLOATS = ("dynamic_product", "dynamic_lstm", "product_of_blocks")
@@ -25,7 +25,12 @@ def with_places(graph: Graph) -> Graph:
         on, inputs = node.on or "floats", list(filter(None, node.inputs))
         if node.operator.is_quantized or (node.operator.kind in (*MOVERS, "pad") and node.inputs[0] in integers):
             on = "integers"
-        elif node.operator.gives_shape or _casts(node, integers) or (inputs and of_shapes.issuperset(inputs)):
+        elif (
+            node.operator.gives_shape
+            or node.operator.kind == INDICES
+            or _casts(node, integers)
+            or (inputs and of_shapes.issuperset(inputs))
+        ):
             on = ""
         if on == "" or node.operator.kind == "order":
             of_shapes.update(node.outputs)

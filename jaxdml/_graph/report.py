@@ -130,7 +130,7 @@ def _names_of_rows(runs: Iterable[Sequence[Node]]) -> dict[str, str]:
     found = dict[str, str]()
     for run in runs:
         for node in run if len(run) > 1 else ():
-            if node.remark == NO_OPERATOR.format(node.operator.name):
+            if _has_no_operator(node):
                 for text in (READ_BY, COMPUTED_BY):
                     found.setdefault(text.format(node.name), text.format(_title(run)))
     return found
@@ -195,8 +195,8 @@ def _reason(nodes: Sequence[Node], function: str, of_rows: Mapping[str, str]) ->
     references = {text.format(node.name) for node in nodes for text in (READ_BY, COMPUTED_BY)}
     missing, remarks = dict[str, None](), dict[str, None]()
     for node in nodes:
-        if node.remark == NO_OPERATOR.format(node.operator.name):
-            missing[function or node.operator.name] = None
+        if _has_no_operator(node):
+            missing[function or node.remark.removeprefix(NO_OPERATOR.format(""))] = None
         elif node.remark:
             remarks[node.remark] = None
     inherited = (COMPUTED_BY.partition("{}")[2],) if missing else ()
@@ -206,6 +206,11 @@ def _reason(nodes: Sequence[Node], function: str, of_rows: Mapping[str, str]) ->
         if remark not in references and remark != FROM_PARAMETERS and not remark.endswith(inherited)
     )  # fmt: skip
     return "; ".join(dict.fromkeys(decisions)) or next(iter(remarks), "")
+
+
+def _has_no_operator(node: Node) -> bool:
+    """Whether a node's remark says that its operator has no quantized one, perhaps for some operands alone."""
+    return node.remark.startswith(NO_OPERATOR.format(node.operator.name))
 
 
 def counted(words: Iterable[str]) -> str:

@@ -57,6 +57,10 @@ CASES = {
         lambda p, x: (lambda h: (h @ p["w"], jnp.sort(h @ p["v"] + h)))(jnp.cumsum(x, -1)), {},
         "there is no quantized sort",
     ),
+    "an array that is no value": (
+        lambda p, x: (jnp.maximum(x @ p["w"], 0) + p["u"][:4]) @ p["v"], {},
+        "there is no quantized add of values and constants",
+    ),
     "parameters alone": (
         lambda p, x: jnp.cumsum(x @ p["w"], -1) * jnp.exp(p["v"][:1]), {}, "there is no quantized cumsum",
     ),
@@ -71,6 +75,20 @@ def test_a_row_in_floats_names_the_decision(name):
     remarks = [re.split(r"  +", line)[-1] for line in lines if " floats  " in line]
     assert reason in "; ".join(remarks).split("; ")
     assert len(remarks) == len(set(remarks))
+
+
+def test_nodes_of_integers_and_bools_are_neither_counted_nor_explained():
+    def apply(p, ids, x):
+        rows = p["v"][jnp.where(ids < 0, ids + 8, ids) % 8]
+        return rows @ p["w"], jax.nn.one_hot(jnp.argmax(x @ p["u"], -1) + 1, 9)
+
+    lines = str(quantize(apply, PARTS, [(np.arange(4), X)], progress=False)).splitlines()
+    reasons = [re.split(r"  +", line)[-1] for line in lines if "there is no" in line]
+    assert reasons == ["there is no quantized gather"]
+    assert lines[-2:] == [
+        "2 of 2 convolutions and products, 2 of 6 operators run on integers",
+        "one answer: the outputs have the same bits on every processor",
+    ]
 
 
 IMAGES = np.ones((2, 4, 5, 5), np.float32)

@@ -7,6 +7,7 @@ fixed operand varies only along output channels.
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,20 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
-from jaxdml._graph.graph import Graph, Node, Operator, without_dead
+from jaxdml._graph.graph import INDICES, Graph, Node, Operator, without_dead
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.layouts import Layouts
 from jaxdml.ptq._build.names import LayerNames
-from jaxdml.ptq._trace.equations import Equation, Program, bind, run
+from jaxdml.ptq._trace.equations import PRODUCT_PRIMITIVES, Equation, Program, bind, run
 from jaxdml.ptq._trace.fixed import FixedValues
 
 # Primitives that only move, repeat or cast weights: each weight keeps its scale.
 WEIGHT_MOVERS = (
     "broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose",
 )  # fmt: skip
+# Primitives that may compute floats, or that have a reason of their own, even if all their operands are integers.
+NOT_OF_INDICES = (*PRODUCT_PRIMITIVES, "cond", "scan", "while")
 
 
 class Builder:
@@ -97,7 +100,15 @@ class Builder:
         """Appends a node for an equation; the node also computes the next equation `and_then`, if it is given."""
         name = equation.scope or outputs[0]
         source = (equation.name,) if and_then is None else (equation.name, and_then.name)
+        if self._is_of_indices(equation):
+            operator, remark = replace(operator, kind=INDICES), ""
         self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
+
+    def _is_of_indices(self, equation: Equation) -> bool:
+        """Whether an equation computes integers or bools from integers and bools alone."""
+        dtypes = (self.program.avals[name].dtype for name in (*equation.inputs, *equation.outputs))
+        is_inexact = any(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes)
+        return not is_inexact and equation.name not in NOT_OF_INDICES
 
     def reshaped(self, name: str, role: str, operator: Operator, options: Mapping[str, Any]) -> str:
         """Appends a node that reshapes a value of the graph for the next node, and returns the result's name."""

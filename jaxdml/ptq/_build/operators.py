@@ -111,9 +111,16 @@ def _joined(*xs: Array, axis: int) -> Array:
 # The table -----------------------------------------------------------------------------------------------------------
 
 
+# Primitives whose results consist of elements of their inputs.
+SELECTING = frozenset((
+    "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "pad",
+    "reshape", "rev", "select_n", "slice", "split", "squeeze", "tile", "transpose",
+))  # fmt: skip
+
+
 def equation(name: str, kind: str | None = None) -> Operator:
     """The operator that runs an equation; its node's option `equation` is the equation or the equation's index."""
-    return Operator(name, run, kind=kind)
+    return Operator(name, run, kind=kind, only_selects=name in SELECTING)
 
 
 TRANSPOSE = Operator("transpose", lambda x, *, permutation: lax.transpose(x, permutation), kind="mover")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 
-from jaxdml._graph.graph import Node, moves
+from jaxdml._graph.graph import INDICES, Node, moves
 from jaxdml._graph.report import (
     COMPUTED_BY,
     CONTRACTION_SOURCES,
@@ -16,6 +16,8 @@ from jaxdml.ptq._choose.flow import Flow
 from jaxdml.ptq._choose.modes import FLOAT, STATIC16, BlockMode, Mode
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
+OF_VALUES = ("add", "concatenate", "mul")  # operators that are quantized if all their inputs are values
+NO_OPERATOR_OF_CONSTANTS = "there is no quantized {} of values and constants"
 OF_FLOATS = "it reads floats"
 RETURNED = "kept in floats: the function returns it"
 IN_BLOCKS = "kept in floats: {} reads floats"
@@ -37,7 +39,7 @@ def reasons_of(
     """
     reasons = dict(given)
     deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decides this
-    floats = [node for node in flow.graph.nodes if node not in nodes]
+    floats = [node for node in flow.graph.nodes if node not in nodes and node.operator.kind != INDICES]
     for place, node in enumerate(floats):
         name, data = node.outputs[0], flow.data_inputs(node)
         if name in given or node.operator.kind in CONTRACTIONS:
@@ -48,8 +50,7 @@ def reasons_of(
         elif name not in can:
             _, decided = before = max((deciding[each] for each in data if each in deciding), default=(0, ""))
             is_inherited = bool(decided) and not node.remark and _has_operator(node, data)
-            of_kind = OF_FLOATS if node.operator.kind == "order" else NO_OPERATOR.format(node.operator.name)
-            reasons[name] = COMPUTED_BY.format(decided) if is_inherited else node.remark or of_kind
+            reasons[name] = COMPUTED_BY.format(decided) if is_inherited else node.remark or _of_operator(node, data)
             deciding |= dict.fromkeys(node.outputs, before if is_inherited else (place, node.name))
     for node in reversed(floats):
         name = node.outputs[0]
@@ -62,6 +63,14 @@ def _has_operator(node: Node, data: Sequence[str]) -> bool:
     """Whether a node would run on integers if it read integers."""
     kind = node.operator.kind
     return moves(node) or kind in ("clip", *JOINS) or (kind == "element_wise" and len(data) == 1)
+
+
+def _of_operator(node: Node, data: Sequence[str]) -> str:
+    """Why a node has no quantized operator."""
+    if node.operator.kind == "order":
+        return OF_FLOATS
+    reads_constants = node.operator.name in OF_VALUES and len(data) < len(node.inputs)
+    return (NO_OPERATOR_OF_CONSTANTS if reads_constants else NO_OPERATOR).format(node.operator.name)
 
 
 def _because_of_reader(
