@@ -25,12 +25,7 @@ def with_places(graph: Graph) -> Graph:
         on, inputs = node.on or "floats", list(filter(None, node.inputs))
         if node.operator.is_quantized or (node.operator.kind in (*MOVERS, "pad") and node.inputs[0] in integers):
             on = "integers"
-        elif (
-            node.operator.gives_shape
-            or node.operator.kind == INDICES
-            or _casts(node, integers)
-            or (inputs and of_shapes.issuperset(inputs))
-        ):
+        elif node.operator.gives_shape or _casts(node, integers) or _is_of_indices(node, inputs, of_shapes):
             on = ""
         if on == "" or node.operator.kind == "order":
             of_shapes.update(node.outputs)
@@ -70,6 +65,13 @@ def _gives_floats(node: Node) -> bool:
     """Whether a node on integers returns floats, as a product without a scale for the result does."""
     kind = node.operator.kind
     return kind in ("float_product", *TAKE_FLOATS) or (kind == "quantized_gemm" and not any(node.inputs[7:]))
+
+
+def _is_of_indices(node: Node, inputs: list[str], of_shapes: set[str]) -> bool:
+    """Whether a node computes shapes and indices from others; for an equation, only its kind says so."""
+    if "equation" in node.options:
+        return node.operator.kind == INDICES
+    return bool(inputs) and of_shapes.issuperset(inputs)
 
 
 def _casts(node: Node, integers: set[str]) -> bool:

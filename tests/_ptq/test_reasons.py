@@ -84,11 +84,18 @@ def test_nodes_of_integers_and_bools_are_neither_counted_nor_explained():
 
     lines = str(quantize(apply, PARTS, [(np.arange(4), X)], progress=False)).splitlines()
     reasons = [re.split(r"  +", line)[-1] for line in lines if "there is no" in line]
-    assert reasons == ["there is no quantized gather"]
+    assert reasons == ["there is no quantized gather", "there is no quantized convert_element_type; it reads floats"]
     assert lines[-2:] == [
-        "2 of 2 convolutions and products, 2 of 6 operators run on integers",
+        "2 of 2 convolutions and products, 2 of 7 operators run on integers",
         "one answer: the outputs have the same bits on every processor",
     ]
+
+
+def test_floats_made_of_integers_are_the_reason_of_what_they_reach():
+    apply = lambda p, ids, x: (x @ p["w"] + jnp.sin(ids[:, None].astype(jnp.float32))) @ p["v"]  # noqa: E731
+    text = str(quantize(apply, PARTS, [(np.arange(4), X)], progress=False))
+    (row,) = (line for line in text.splitlines() if " floats  " in line and " ... " in line)
+    assert row.endswith("there is no quantized convert_element_type")
 
 
 IMAGES = np.ones((2, 4, 5, 5), np.float32)

@@ -111,10 +111,11 @@ def _joined(*xs: Array, axis: int) -> Array:
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-# Primitives whose results consist of elements of their inputs.
+# Primitives whose results consist of elements of their inputs, or of casts of such elements.
 SELECTING = frozenset((
-    "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "pad",
-    "reshape", "rev", "select_n", "slice", "split", "squeeze", "tile", "transpose",
+    "bitcast_convert_type", "broadcast_in_dim", "concatenate", "convert_element_type", "dynamic_slice",
+    "dynamic_update_slice", "expand_dims", "gather", "pad", "reshape", "rev", "select_n", "slice", "split", "squeeze",
+    "tile", "transpose",
 ))  # fmt: skip
 
 

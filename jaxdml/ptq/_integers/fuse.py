@@ -78,15 +78,14 @@ def _with_barriers(graph: Graph) -> Graph:
 def explained(graph: Graph) -> Graph:
     """The graph to print as a table: the nodes of a body follow their scan.
 
-    Movers and sums that run on integers, and nodes of shapes and indices, lose the remarks that say why they were
-    planned in floats.
+    Movers and sums that run on integers lose the remarks that say why they were planned in floats.
     """
     nodes = []
     for node in graph.nodes:
         body = node.options.get("body")
         if body is None:
             was_fused = node.on == "integers" and (node.operator.kind in MOVERS or node.remark == FLOAT_SUM)
-            nodes.append(node.replace(remark="") if was_fused or not node.on else node)
+            nodes.append(node.replace(remark="") if was_fused else node)
         else:
             nodes += [node.replace(on="", remark="its body follows, and runs once for each layer or step")]
             nodes += explained(graph.replace(nodes=body.nodes)).nodes
