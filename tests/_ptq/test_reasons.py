@@ -57,6 +57,10 @@ CASES = {
         lambda p, x: (lambda h: (h @ p["w"], jnp.sort(h @ p["v"] + h)))(jnp.cumsum(x, -1)), {},
         "there is no quantized sort",
     ),
+    "through a mover on integers": (
+        lambda p, x: (lambda h: h[1] * (h[0] @ p["w"][:4, :4]))(jnp.split(jnp.cumsum(x, -1), 2, -1)) @ p["v"][:4], {},
+        "kept in floats: cumsum_1 computes its input",
+    ),
     "an array that is no value": (
         lambda p, x: (jnp.maximum(x @ p["w"], 0) + p["u"][:4]) @ p["v"], {},
         "there is no quantized add of values and constants",

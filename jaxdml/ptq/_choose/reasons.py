@@ -39,10 +39,13 @@ def reasons_of(
     """
     reasons = dict(given)
     deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decides this
-    floats = [node for node in flow.graph.nodes if node not in nodes and node.operator.kind != INDICES]
-    for place, node in enumerate(floats):
+    computing = [node for node in flow.graph.nodes if node.operator.kind != INDICES]
+    for place, node in enumerate(computing):
         name, data = node.outputs[0], flow.data_inputs(node)
-        if name in given or node.operator.kind in CONTRACTIONS:
+        if node in nodes:
+            if moves(node) and data[0] in deciding:  # it moves what is quantized for a contraction
+                deciding |= dict.fromkeys(node.outputs, deciding[data[0]])
+        elif name in given or node.operator.kind in CONTRACTIONS:
             deciding |= dict.fromkeys(node.outputs, (place, node.name))
         elif not data:
             is_product = not CONTRACTION_SOURCES.isdisjoint(node.source)
@@ -52,9 +55,9 @@ def reasons_of(
             is_inherited = bool(decided) and not node.remark and _has_operator(node, data)
             reasons[name] = COMPUTED_BY.format(decided) if is_inherited else node.remark or _of_operator(node, data)
             deciding |= dict.fromkeys(node.outputs, before if is_inherited else (place, node.name))
-    for node in reversed(floats):
+    for node in reversed(computing):
         name = node.outputs[0]
-        if name not in reasons and node.operator.kind not in CONTRACTIONS:
+        if node not in nodes and name not in reasons and node.operator.kind not in CONTRACTIONS:
             reasons[name] = node.remark or _because_of_reader(flow, modes, node, reasons, can)
     return reasons
 
