@@ -35,7 +35,7 @@ from jaxdml.onnx._write.names import input_names, output_names
 from jaxdml.onnx._write.writer import QDQ, QOPERATOR, Options
 from jaxdml.ptq import Model
 from jaxdml.ptq._choose.modes import STATIC16, BlockMode
-from jaxdml.ptq._files import check_target, replaced, told
+from jaxdml.ptq._files import check_target, os_errors_as, replaced
 
 FIRST, LAST = 17, 21  # opsets
 WITH_GELU = 20  # the first opset in which Gelu is an operator
@@ -90,14 +90,14 @@ def save(
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
     _check(model, path, {"form": form, "tables": tables, "weights": weights}, opset)
-    with told(Path(path), ModelFileError):
+    with os_errors_as(ModelFileError, Path(path)):
         target = _target(Path(path))
     options = Options(
         form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
         has_gelu=opset is not None and opset >= WITH_GELU,
     )  # fmt: skip
     proto, initializers = _converted(model, shapes, options)
-    with told(Path(path), ModelFileError):
+    with os_errors_as(ModelFileError, Path(path)):
         _write(proto, initializers, target)
 
 

@@ -84,7 +84,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "numerics": model.numerics,
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
-    with told(path, PtqFileError):
+    with os_errors_as(PtqFileError, path):
         check_target(path, PtqFileError)
         with replaced(path) as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -103,7 +103,7 @@ def check_target(path: Path, kind: type[FileError]) -> None:
 
 
 @contextlib.contextmanager
-def told(path: Path, kind: type[FileError]) -> Iterator[None]:
+def os_errors_as(kind: type[FileError], path: Path) -> Iterator[None]:
     """Turns errors of the operating system, which may name a temporary file, into errors of the class `kind`.
 
     The new errors name path.
@@ -222,7 +222,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
       ValueError: if something is not a mode.
     """
 
-    def checked(mode: Any) -> Mode:
+    def as_mode(mode: Any) -> Mode:
         if mode in (*STATIC, "dynamic", "float"):
             return str(mode)
         blocks = BlockMode(*mode)
@@ -230,7 +230,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
             raise ValueError("modes")
         return blocks
 
-    return {scan: {name: checked(mode) for name, mode in each.items()} for scan, each in modes.items()}
+    return {scan: {name: as_mode(mode) for name, mode in each.items()} for scan, each in modes.items()}
 
 
 def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:

@@ -21,7 +21,7 @@ from jaxdml.ptq._choose.equalize import multiplied
 from jaxdml.ptq._choose.modes import FLOAT, Mode, modes_as, options_to_try
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._choose.unit import Unit, unit_of
-from jaxdml.ptq._integers.adapt import Adapted, adapted, checked
+from jaxdml.ptq._integers.adapt import Adapted, adapted, unit_of_trace
 from jaxdml.ptq._integers.flat import Flat, flat
 from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
@@ -178,7 +178,7 @@ class Model:
         with jax.ensure_compile_time_eval():
             unit = unit_of(quantized, functools.partial(modes_as, self.modes))
             if is_equal and not unit.bodies:
-                checked(unit, self.graph, program)
+                unit_of_trace(unit, self.graph, program)
                 return Adapted(None, self.graph, self._fused)
             return adapted(unit, self.graph, self.params, program, self.numerics)
 

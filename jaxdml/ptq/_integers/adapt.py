@@ -48,7 +48,7 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
     Raises:
       PtqError: if the program's inputs, contractions or quantized values differ from those of the quantized program.
     """
-    other = checked(unit, graph, program)
+    other = unit_of_trace(unit, graph, program)
     inserted = quantized_graph(other, {})
     fused, own = on_integers(inserted, numerics, params)
     with _refused():
@@ -57,7 +57,7 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
     return Adapted(other, inserted, fused.replace(constants={**fused.constants, **constants_of_sizes}))
 
 
-def checked(unit: Unit, graph: Graph, program: Program) -> Unit:
+def unit_of_trace(unit: Unit, graph: Graph, program: Program) -> Unit:
     """The unit of another trace of the same function; arguments and errors are those of `adapted`."""
     constants = {"": graph.constants}
     constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LOOP}
