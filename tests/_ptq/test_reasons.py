@@ -91,8 +91,13 @@ def test_nodes_of_integers_and_bools_are_neither_counted_nor_explained():
     assert reasons == ["there is no quantized gather", "there is no quantized convert_element_type; it reads floats"]
     assert lines[-2:] == [
         "2 of 2 convolutions and products, 2 of 7 operators run on integers",
-        "one answer: the outputs have the same bits on every processor",
+        'no single answer is promised: XLA computes the floats of convert_element_type_2; write floats="exact"',
     ]
+
+
+def test_xla_casts_floats_to_integers():
+    apply = lambda p, x: (x.astype(jnp.int8), x @ p["w"])  # noqa: E731
+    assert quantize(apply, PARTS, [X], progress=False).by_xla == ("convert_element_type_1",)
 
 
 def test_floats_made_of_integers_are_the_reason_of_what_they_reach():

@@ -111,11 +111,10 @@ def _joined(*xs: Array, axis: int) -> Array:
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-# Primitives whose results consist of elements of their inputs, or of casts of such elements.
+# Primitives whose results consist of elements of their inputs.
 SELECTING = frozenset((
-    "bitcast_convert_type", "broadcast_in_dim", "concatenate", "convert_element_type", "dynamic_slice",
-    "dynamic_update_slice", "expand_dims", "gather", "pad", "reshape", "rev", "select_n", "slice", "split", "squeeze",
-    "tile", "transpose",
+    "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "pad",
+    "reshape", "rev", "select_n", "slice", "split", "squeeze", "tile", "transpose",
 ))  # fmt: skip
 
 
