@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
+from jax import export
 
 import jaxdml as dml
 from helpers.compare import assert_same_bits
@@ -21,7 +22,7 @@ F = np.float32
 FLOATS = (
     "Exp", "Log", "Sigmoid", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Atanh",
     "Erf", "Sqrt", "ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2",
-    "ReduceSumSquare",
+    "ReduceSumSquare", "ReduceLogSumExp",
 )  # fmt: skip
 NODES = [f"r = {name}(f)" for name in FLOATS] + [
     "r = Pow(f, half)", "r = Pow(f, i)", "r = Pow(i, half)", "r = Pow(i, i)", "r = CumSum(f, axis)",
@@ -181,6 +182,7 @@ REDUCED = {
     "ReduceL1": lambda x: abs(x).sum(1), "ReduceL2": lambda x: np.sqrt((x * x).sum(1)),
     "ReduceSumSquare": lambda x: (x * x).sum(1), "ReduceMax": lambda x: x.max(1), "ReduceMin": lambda x: x.min(1),
     "ReduceLogSum": lambda x: np.log(x.sum(1)),
+    "ReduceLogSumExp": lambda x: np.log(np.exp(x.astype(np.float64)).sum(1)),
 }  # fmt: skip
 
 
@@ -192,6 +194,59 @@ def test_reductions_are_rounded_once(name, dtype):
     x = (np.hstack([-rng.integers(1, 9, (64, 1)), rng.integers(9, 64, (64, 3))]) / 8).astype(dtype)
     expected = REDUCED[name](x.astype(F)).astype(dtype)
     assert_same_bits(ROWS["", name][-1].operator.function(x, np.int64([1]), keepdims=0), expected)
+
+
+EDGES = {  # operator: x, the divisor or the axes, and the result
+    "Div": ([[5, -5, 0, 7]], [[0, 0, 0, -2]], [[0, 0, 0, -3]]), "ReduceMean": (np.zeros((2, 0)), [1], [0, 0]),
+    "ReduceLogSum": ([[0, 0], [-1, 0], [9, 0]], [1], ["least", 0, 2]), "ReduceLogSumExp": ([[3, 5], [1, 1]], [1], [5, 1]),
+    "ReduceL2": ([[3, 4], [50, 0]], [1], [5, 50]), "Mod": ([[5, -5, 0, 7]], [[0, 0, 0, -2]], [[0, 0, 0, -1]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("name", EDGES)
+def test_integers_at_the_edges_are_the_same_known_and_traced(name, dtype):
+    """Quotients and means by 0, and logarithms of 0 and of negative numbers."""
+    x, other, expected = EDGES[name]
+    expected = np.array([np.iinfo(dtype).min if each == "least" else each for each in np.ravel(expected)]).astype(dtype)
+    x, other = np.asarray(x, dtype), np.asarray(other, dtype if name in ("Div", "Mod") else np.int64)
+    operator = ROWS["", name][-1].operator
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        if operator.known:
+            found = [operator.function(each, other) for each in (x, jnp.asarray(x))]
+        else:
+            found = [operator.function(x, other), jax.jit(operator.function)(x, other)]
+    for each in found:
+        assert_same_bits(np.ravel(each), expected)
+
+
+SCALARS = {"ReduceMax": 3, "ReduceMin": 3, "ReduceSum": 3, "ReduceProd": 3, "ReduceMean": 3, "ReduceSumSquare": 9}
+
+
+def reduced_size(name):
+    return onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 20]> g (float[n] x) => (float[m] y)
+        <int64 zero = {{0}}, int64[1] flat = {{-1}}>
+        {{ s = Shape(x) i = Gather(s, zero) r = {name}(i) row = Reshape(r, flat) y = ConstantOfShape(row) }}
+    """)
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_scalars_that_are_symbolic_are_reduced(name):
+    model = dml.onnx.load(reduced_size(name))
+    size = jax.ShapeDtypeStruct(export.symbolic_shape("n"), F)
+    exported = export.export(jax.jit(model.apply))(model.params, size)
+    assert exported.call(model.params, np.zeros(3, F))["y"].shape == (SCALARS[name],)
+
+
+@pytest.mark.parametrize("name", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+def test_symbolic_sizes_have_no_roots(name):
+    model = dml.onnx.load(reduced_size(name))
+    size = jax.ShapeDtypeStruct(export.symbolic_shape("n"), F)
+    text = rf"\({name}\): sizes are symbolic, and have no .*; trace the model with fixed sizes"
+    with pytest.raises(ModelError, match=text):
+        export.export(jax.jit(model.apply))(model.params, size)
+    assert model.apply(model.params, np.zeros(3, F))["y"].ndim == 1
 
 
 TYPES = jnp.uint8, jnp.int8, jnp.uint16, jnp.int16, jnp.uint4, jnp.int4

@@ -124,10 +124,10 @@ def multiply(a: Array, b: Array) -> Array:
 
 @operator("Div", types=(NUMBER, NUMBER), is_exact=True, is_pointwise=True)
 def divide(a: Array, b: Array) -> Array:
-    """a / b; a quotient of integers is rounded toward zero."""
+    """a / b; a quotient of integers is rounded toward zero, and a quotient by the integer 0 is 0."""
     a, b = broadcast(a, b)
     if not is_known(a, b):
-        return divided(a, b) if is_float(a) else lax.div(a, b)
+        return divided(a, b) if is_float(a) else jnp.where(b == 0, 0, lax.div(a, b))
     if is_float(a):
         return computed("divide", a, b)
     quotient = computed("floor_divide", a, b)

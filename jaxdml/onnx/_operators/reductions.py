@@ -11,7 +11,8 @@ from jax import lax
 
 from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators._arrays import Array, computed, integers, is_float, namespace, wide
+from jaxdml.onnx._operators._arrays import Array, computed, integers, is_float, is_known, namespace, wide
+from jaxdml.onnx._operators.casts import cast
 from jaxdml.onnx._operators.elementwise import divide, multiply
 from jaxdml.onnx._table import BOOL, INDEX, NUMBER, operator
 
@@ -19,11 +20,16 @@ Axes = tuple[int, ...]
 
 
 def _sum(x: Array, axes: Axes) -> Array:
-    return namespace(x).sum(x, axes, keepdims=True, dtype=x.dtype)
+    return _as_array(namespace(x).sum(x, axes, keepdims=True, dtype=x.dtype), x)
 
 
 def _product(x: Array, axes: Axes) -> Array:
-    return namespace(x).prod(x, axes, keepdims=True, dtype=x.dtype)
+    return _as_array(namespace(x).prod(x, axes, keepdims=True, dtype=x.dtype), x)
+
+
+def _as_array(result: Any, x: Array) -> Array:
+    """The result as an array of x's type: of a scalar with a symbolic dimension, NumPy returns the dimension itself."""
+    return np.asarray(result, x.dtype) if is_known(x) else result
 
 
 def _lowest(x: Array) -> Any:
@@ -39,11 +45,12 @@ def _highest(x: Array) -> Any:
 
 
 def _max(x: Array, axes: Axes) -> Array:
-    return x.max(axes, keepdims=True, **({} if x.dtype == object else {"initial": _lowest(x)}))
+    return _as_array(x.max(axes, keepdims=True, **({} if x.dtype == object else {"initial": _lowest(x)})), x)
 
 
 def _min(x: Array, axes: Axes) -> Array:
-    return x.min(axes, keepdims=True, **({} if x.dtype == object else {"initial": np.asarray(_highest(x), x.dtype)}))
+    options = {} if x.dtype == object else {"initial": np.asarray(_highest(x), x.dtype)}
+    return _as_array(x.min(axes, keepdims=True, **options), x)
 
 
 def _mean(x: Array, axes: Axes) -> Array:
@@ -52,6 +59,7 @@ def _mean(x: Array, axes: Axes) -> Array:
 
 
 def _norm1(x: Array, axes: Axes) -> Array:
+    _refuse_symbols(x, "absolute values")
     return _sum(abs(x), axes)
 
 
@@ -64,19 +72,29 @@ def _norm2(x: Array, axes: Axes) -> Array:
 
 
 def _root(x: Array) -> Array:
-    return computed("sqrt", _as_floats(x)).astype(x.dtype)
+    return cast(computed("sqrt", _as_floats(x)), dtype=x.dtype)
 
 
 def _log_sum(x: Array, axes: Axes) -> Array:
-    return namespace(x).log(_as_floats(_sum(x, axes)))
+    return cast(computed("log", _as_floats(_sum(x, axes))), dtype=x.dtype)
 
 
 def _log_sum_exp(x: Array, axes: Axes) -> Array:
-    return jax.scipy.special.logsumexp(_as_floats(x), axes, keepdims=True)
+    if is_known(x):
+        result = np.asarray(np.logaddexp.reduce(_as_floats(x), axes, np.float64, keepdims=True))
+    else:
+        result = jax.scipy.special.logsumexp(_as_floats(x), axes, keepdims=True)
+    return cast(result, dtype=x.dtype)
 
 
 def _as_floats(x: Array) -> Array:
+    _refuse_symbols(x, "roots and logarithms")
     return x if is_float(x) else x.astype(jnp.float32)
+
+
+def _refuse_symbols(x: Array, computations: str) -> None:
+    if x.dtype == object:
+        raise ModelError(f"sizes are symbolic, and have no {computations}; trace the model with fixed sizes")
 
 
 def _reduction(
