@@ -198,7 +198,8 @@ def test_reductions_are_rounded_once(name, dtype):
 
 EDGES = {  # operator: x, the divisor or the axes, and the result
     "Div": ([[5, -5, 0, 7]], [[0, 0, 0, -2]], [[0, 0, 0, -3]]), "ReduceMean": (np.zeros((2, 0)), [1], [0, 0]),
-    "ReduceLogSum": ([[0, 0], [-1, 0], [9, 0]], [1], ["least", 0, 2]), "ReduceLogSumExp": ([[3, 5], [1, 1]], [1], [5, 1]),
+    "ReduceLogSum": ([[0, 0], [-1, 0], [9, 0]], [1], ["least", 0, 2]),
+    "ReduceLogSumExp": ([[3, 5], [1, 1]], [1], [5, 1]),
     "ReduceL2": ([[3, 4], [50, 0]], [1], [5, 50]), "Mod": ([[5, -5, 0, 7]], [[0, 0, 0, -2]], [[0, 0, 0, -1]]),
 }  # fmt: skip
 

@@ -80,11 +80,10 @@ def _log_sum(x: Array, axes: Axes) -> Array:
 
 
 def _log_sum_exp(x: Array, axes: Axes) -> Array:
+    floats = _as_floats(x)
     if is_known(x):
-        result = np.asarray(np.logaddexp.reduce(_as_floats(x), axes, np.float64, keepdims=True))
-    else:
-        result = jax.scipy.special.logsumexp(_as_floats(x), axes, keepdims=True)
-    return cast(result, dtype=x.dtype)
+        return cast(np.asarray(np.logaddexp.reduce(floats, axes, np.float64, keepdims=True)), dtype=x.dtype)
+    return cast(jax.scipy.special.logsumexp(floats, axes, keepdims=True), dtype=x.dtype)
 
 
 def _as_floats(x: Array) -> Array:
