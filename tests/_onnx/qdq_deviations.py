@@ -140,6 +140,10 @@ DEVIATIONS = (
         | dict.fromkeys(("conv_u16", "conv_bias_float_u16", "conv_relu_u16"), "ConvInteger Q"),
     ),
     Deviation(
+        "4-bit weights that are not in blocks run as 8-bit weights",
+        {"conv_weight_s4": "QLinearConv", "gemm_s4": "QGemm", "matmul_s4": "QLinearMatMul"},
+    ),
+    Deviation(
         "Products by weights in blocks are fused with any first operand", {"matmul_s4_blocked": "DQ MatMulNBits Q"}
     ),
     _as_in_file("The operator Where stays in floats", "where where_s8 where_float_scalar"),
