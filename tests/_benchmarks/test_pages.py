@@ -9,12 +9,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import decode, forgotten, networks, shipped_files  # noqa: E402
+from benchmarks import decode, forgotten, networks, shipped_files, sixteen_bits  # noqa: E402
 from benchmarks.machine import best_of  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 WRITERS = {
     "decode": decode.report, "forgotten": forgotten.table, "networks": networks.page, "shipped": shipped_files.page,
+    "sixteen": sixteen_bits.page,
 }  # fmt: skip
 FILES = [path for name in WRITERS for path in sorted(RESULTS.glob(f"{name}_*.json"))]
 
@@ -26,10 +27,13 @@ def test_a_page_is_that_of_its_measurements(path):
     assert "above 1, jaxdml is faster" in page
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("shipped_*.json")), ids=lambda path: path.stem)
+NAMED = [path for path in FILES if path.stem.startswith(("shipped_", "sixteen_"))]
+
+
+@pytest.mark.parametrize("path", NAMED, ids=lambda path: path.stem)
 def test_results_have_the_name_of_their_processor(path):
     machine = json.loads(path.read_text(encoding="utf-8"))["environment"]
-    assert path.stem == f"shipped_{best_of(machine['instructions'])}"
+    assert path.stem.split("_", 1)[1] == best_of(machine["instructions"])
 
 
 def test_ratios_are_those_of_the_peers_time_to_jaxdmls():
