@@ -99,8 +99,7 @@ JAXDML_INLINE I32 from_unsigned_words(const uint8_t* from) {
   return (I32)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from));
 }
 JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
-  const __m256i pairs = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(*reinterpret_cast<const Dword*>(from)));
-  return (I32)_mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28)) & splat(15);
+  return (I32)((U32)splat(*reinterpret_cast<const Dword*>(from)) >> U32{0, 4, 8, 12, 16, 20, 24, 28}) & splat(15);
 }
 JAXDML_INLINE void store_some(uint8_t* to, Sixteen bytes, int64_t count) {
   if (count >= 16) return store_sixteen(to, bytes);
