@@ -26,7 +26,7 @@ CALIBRATION = 64  # images
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the results; returns 1 and prints the problems to stderr if a result is wrong."""
     parser = argparse.ArgumentParser(prog="python -m jaxdml", description=__doc__)
-    parser.add_argument("npz", nargs="?", help="a network from notebooks/02_quantize_a_cnn; default: jaxdml's own")
+    parser.add_argument("npz", nargs="?", help="a network from notebooks/02_digits_network; default: jaxdml's own")
     path = parser.parse_args(argv).npz
     try:
         images, labels, parameters, float_parameters = digits.load(path)

@@ -177,7 +177,7 @@ def load(path: str | Path | None = None) -> Digits:
     loaded = own if path is None else _arrays(path)
     for name, array in own.items():
         if name not in loaded:
-            raise ValueError(f"it has no array {name}; notebooks/02_quantize_a_cnn writes such a file")
+            raise ValueError(f"it has no array {name}; notebooks/02_digits_network writes such a file")
         counted = 1 if name in ("images", "labels") else 0  # any number of images is valid
         if loaded[name].shape[counted:] != array.shape[counted:] or loaded[name].dtype != array.dtype:
             found = f"{loaded[name].dtype}{list(loaded[name].shape)}"

@@ -44,7 +44,7 @@ def test_notebook_runs(path, kernel_environment, tmp_path):
     nbclient.NotebookClient(notebook, **options).execute()
     assert printed(notebook) == printed(nbformat.read(path, as_version=4))
 
-    if path.stem == "02_quantize_a_cnn":
+    if path.stem == "02_digits_network":
         packaged = importlib.resources.files("jaxdml.examples") / "digits.npz"
         with np.load(tmp_path / "digits.npz") as written, packaged.open("rb") as stream, np.load(stream) as shipped:
             assert written.files == shipped.files

@@ -194,7 +194,7 @@ def written(save, *arrays, **named):
         (lambda path: path.write_text("hello", encoding="utf-8"), "it is not a .npz file"),
         (lambda path: path.write_bytes(b""), "it is not a .npz file"),
         (lambda path: path.write_bytes(b"PK\x03\x04garbage"), "File is not a zip file"),
-        (lambda path: path.write_bytes(written(np.savez, a=1)), "it has no array images; notebooks/02_quantize"),
+        (lambda path: path.write_bytes(written(np.savez, a=1)), "it has no array images; notebooks/02_digits_network"),
         (lambda path: saved(path, **{"stem.filter": np.zeros((3, 1, 3, 3), np.int8)}),
          "its array int8/stem.filter is int8[3, 1, 3, 3], expected int8[16, 1, 3, 3]"),
         (lambda path: saved(path, **{"stem.filter": np.zeros((16, 1, 3, 3), np.uint8)}), "is uint8[16, 1, 3, 3]"),
