@@ -50,6 +50,7 @@ html_extra_path = ["site"]
 html_static_path = ["static"]
 html_css_files = ["jaxdml.css"]
 html_js_files = ["sidebar.js"]
+html_search_scorer = str(HERE / "scorer.js")
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True, "use_fullscreen_button": False}
 html_show_sourcelink = False
 html_use_index = False  # the search finds names, and so does the list in docs/reference/index.md
@@ -63,6 +64,8 @@ nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 
+default_role = "literal"  # names in docstrings look as on the pages
+add_function_parentheses = False  # "Contents" is narrow
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings give types, shapes and values
 napoleon_google_docstring = True
