@@ -3,7 +3,7 @@
 It fails if a page is wider than its window or far too long, if anything in it scrolls sideways (on a narrow screen,
 anything but code), if a page shows TeX, misses an image, logs an error or requests a missing file, if the sidebar does
 not show the entry of a page, if the first screen of the first page does not show how to begin, or if the search does
-not find an existing page. It writes screenshots of a few pages to FOLDER. It needs the extra `docs` and a Chromium: the
+not find an existing page or lists changes before a guide. It writes screenshots of a few pages to FOLDER. It needs the extra `docs` and a Chromium: the
 one that `CHROMIUM` names, that of the system, or that of `playwright install chromium`. Without a Chromium it prints
 so, and succeeds.
 """
@@ -31,11 +31,13 @@ MAY_SCROLL = re.compile(r"benchmarks/results/forgotten_")
 HOME, FIRST = "docs/index.html", 3  # what the demo prints, how to install, and an example
 PICTURED = {"index", "ptq", "onnx", "start", "performance", "reference/quantized_linear_convolution"}
 SEARCHED = {"ReLU6": "recipes/activations", "quantized_linear_convolution": "reference/quantized_linear_convolution"}
+GUIDE, CHANGES = "docs/ptq.html", "CHANGELOG"  # by title, as Sphinx orders equal pages, the changes come first
 WORDS = "[...document.querySelectorAll('main *:not(code):not(pre):not(script)')].flatMap(x => [...x.childNodes])"
 WORDS += ".filter(x => x.nodeType == 3 && !x.parentElement.closest('code, pre, script')).map(x => x.data).join(' ')"
 # A command such as \alpha or \frac{, a mark such as \( or $$, an index such as _{, or text between dollars. A dollar
 # that ends a word or opens a quotation is one of a regular expression.
 TEX = re.compile(r"\\[a-zA-Z]+|\\[()\[\]{},;!]|\$\$|[_^]\{|(?<!\w)\$[^\s'\"][^$]*\$")
+RESULTS = "[...document.querySelectorAll('#search-results a')].map(x => x.href)"
 MISSING_IMAGES = "[...document.images].filter(x => x.complete && !x.naturalWidth).map(x => x.src)"
 SCROLLING = "ignored => [...document.querySelectorAll('main *')].filter(x => x.offsetWidth && !x.closest(ignored)"
 SCROLLING += " && x.scrollWidth > x.clientWidth + 1 && getComputedStyle(x).overflowX != 'visible')"
@@ -116,15 +118,18 @@ def looked_at(browser: Browser, address: str, pages: list[str], pictures: Path) 
 
 
 def searched(browser: Browser, address: str) -> list[str]:
-    """The pages that the search does not find, and the errors of the search page."""
+    """The pages that the search does not find or lists in a wrong order, and the errors of the search page."""
     wrong: list[str] = []
     with opened(browser, wrong) as window:
-        for words, page in SEARCHED.items():
-            window.goto(f"{address}/search.html?q={words}")
+        for words, page in [*SEARCHED.items(), ("calibration", CHANGES)]:
+            window.goto(f"{address}/search.html?q={words}", wait_until="networkidle")  # it reads the pages it quotes
             try:
                 window.wait_for_selector(f"#search-results a[href*='{page}']", timeout=10_000)
             except WaitedTooLong:
                 wrong.append(f"the search for {words} does not find {page}")
+        listed = [page for link in window.evaluate(RESULTS) for page in (GUIDE, CHANGES) if page in link]
+        if listed[:1] != [GUIDE]:
+            wrong.append(f"the search for calibration does not list {GUIDE} before {CHANGES}")
     return wrong
 
 

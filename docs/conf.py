@@ -66,6 +66,7 @@ nb_merge_streams = True
 
 default_role = "literal"  # names in docstrings look as on the pages
 add_function_parentheses = False  # "Contents" is narrow
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings give types, shapes and values
 napoleon_google_docstring = True

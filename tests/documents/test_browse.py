@@ -15,7 +15,9 @@ BLOCK = '<div style="width: {}px; height: {}px">block</div>'
 CODE = "<pre>some code</pre>" * 3
 FOUND = '<div id="search-results">{}</div>'
 LINKS = '<a href="docs/{}.html">found</a>'
-CONVOLUTION, RELU6 = map(LINKS.format, ("reference/quantized_linear_convolution", "recipes/activations"))
+CONVOLUTION, RELU6, GUIDE, CHANGES = map(
+    LINKS.format, ("reference/quantized_linear_convolution", "recipes/activations", "ptq", "../CHANGELOG")
+)
 
 
 def box(width, tag="div"):
@@ -65,7 +67,7 @@ GOOD = {
     "docs/entry": SIDEBAR.format(-40, 9),
     "docs/reference/long": BLOCK.format(5, 6001),
     "benchmarks/results/forgotten_cpu": box(1000),
-    "search": FOUND.format(CONVOLUTION + RELU6),
+    "search": FOUND.format(CONVOLUTION + RELU6 + GUIDE + CHANGES),
 }
 
 
@@ -89,8 +91,8 @@ def good(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(good, tmp_path_factory):
-    """What is said of bad pages, and of a search that does not find one of the pages."""
-    pages = {name: content for name, (content, _) in BAD.items()} | {"search": FOUND.format(CONVOLUTION)}
+    """What is said of bad pages, and of a search that does not find one of the pages, nor a guide before changes."""
+    pages = {name: content for name, (content, _) in BAD.items()} | {"search": FOUND.format(CONVOLUTION + CHANGES)}
     done = look(tmp_path_factory.mktemp("bad") / "site", pages)
     assert done.returncode == 1, done.stderr
     return done.stdout.splitlines()
@@ -112,7 +114,10 @@ def test_each_fault_is_named_once(page, said):
 def test_nothing_else_is_said(said):
     pages = [f"{page}.html" for page in BAD]
     others = [line for line in said if not any(page in line for page in pages)]
-    assert others == ["the search for ReLU6 does not find recipes/activations"]
+    assert others == [
+        "the search for ReLU6 does not find recipes/activations",
+        "the search for calibration does not list docs/ptq.html before CHANGELOG",
+    ]
 
 
 def test_without_a_chromium_a_line_says_so(tmp_path):
