@@ -3,9 +3,9 @@
 It fails if a page is wider than its window or far too long, if anything in it scrolls sideways (on a narrow screen,
 anything but code), if a page shows TeX, misses an image, logs an error or requests a missing file, if the sidebar does
 not show the entry of a page, if the first screen of the first page does not show how to begin, or if the search does
-not find an existing page or lists changes before a guide. It writes screenshots of a few pages to FOLDER. It needs the extra `docs` and a Chromium: the
-one that `CHROMIUM` names, that of the system, or that of `playwright install chromium`. Without a Chromium it prints
-so, and succeeds.
+not find an existing page or lists changes before a guide. It writes screenshots of a few pages to FOLDER. It needs the
+extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or that of `playwright install
+chromium`. Without a Chromium it prints so, and succeeds.
 """
 
 import functools
