@@ -5,7 +5,7 @@ This must run before `jit` sees the arguments: `jit` silently narrows 64-bit arr
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,11 +27,17 @@ from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
 
+CONVERTIBLE = ("__array__", "__jax_array__", "__dlpack__")  # methods of the objects that jnp.asarray converts
+NO_ARRAY = "give an array, such as a layer's output or weights, or np.asarray(x) if x is a tensor of another library"
+QUANTIZED = ("int8", "uint8")
+
+
 class Converter:
     """Converts the arguments of an operator's calls. In all methods `name` is the name of a parameter."""
 
-    def __init__(self, operator: str) -> None:
-        self._operator, self._page = operator, PAGES[operator]
+    def __init__(self, operator: str, order: Sequence[str] = ()) -> None:
+        """`order` has the names of the tensors in the order in which the operator's function takes them."""
+        self._operator, self._page, self._order = operator, PAGES[operator], tuple(order)
         self._parameters = parameters_of(self._page.desc)
 
     def page_name(self, name: str) -> str:
@@ -61,12 +67,18 @@ class Converter:
             text = f"is None, but required; give {name}"
             raise self._error(name, "required", text, error=ArgumentTypeError, expected=jax.Array)
         if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
-            types = self._types(name)
+            types, remedy = self._types(name), self._in_order
             dtype = f"dtype={_any_of(types)})" if len(types) == 1 else f"dtype), where dtype is {_any_of(types)}"
-            text = f"is {described(value)}, expected an array; write jnp.asarray({name}, {dtype}"
+            if not isinstance(value, numbers.Number) or name not in self._order[1:]:
+                remedy = as_array(value, f"jnp.asarray({name}, {dtype}")
+            text = f"is {described(value)}, expected an array; {remedy}"
             facts = {"expected": jax.Array, "received": described(value)}
             raise self._error(name, "array", text, error=ArgumentTypeError, **facts)
         return value
+
+    @property
+    def _in_order(self) -> str:
+        return f"pass the tensors by name: the order is {', '.join(self._order)}"
 
     def has_type(self, name: str, value: Any, expected: Any = None) -> None:
         """Checks that DirectML has the array's type. The error recommends `expected`, or float32 for a float."""
@@ -128,10 +140,15 @@ class Converter:
         if is_weak_scalar(value) and any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer)):
             # Rounded to float32 first, like a Python number below, so that jax_enable_x64 changes nothing.
             return value.astype(np.float32).astype(dtype)
+        if isinstance(value, jax.Array | np.ndarray) and str(value.dtype) in QUANTIZED:
+            remedy = f"write {name}.astype(jnp.{np.dtype(dtype)}), or {self._in_order}"
+            text = f"is an array of {value.dtype}, expected a number or an array of floats; {remedy}"
+            raise self._error(name, "data_type", text, expected=dtype, received=value.dtype)
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
-            text = f"is {described(value)}, expected a number or an array; write jnp.asarray({name}, jnp.float32)"
+            remedy = as_array(value, f"jnp.asarray({name}, jnp.float32)")
+            text = f"is {described(value)}, expected a number or an array; {remedy}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
         try:
             with np.errstate(over="ignore"):
@@ -156,7 +173,7 @@ class Converter:
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value, optional=True)
         if not isinstance(value, numbers.Integral | np.integer) or isinstance(value, bool):
-            fix = f"write jnp.asarray({name}, jnp.{np.dtype(dtype)})"
+            fix = as_array(value, f"jnp.asarray({name}, jnp.{np.dtype(dtype)})")
             if _has_fractions(value):
                 fix = float_zero_point(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
@@ -298,6 +315,14 @@ def _any_of(types: tuple[DataType, ...]) -> str:
 
 def _item(value: Any) -> str:
     return described(value) if isinstance(value, jax.Array) else shown(value)
+
+
+def as_array(value: Any, call: str) -> str:
+    """The remedy for a value that is not an array: the call that makes it one, unless JAX cannot convert the value."""
+    can_be_array = isinstance(value, numbers.Number | list | tuple) or (
+        not isinstance(value, type) and any(hasattr(value, name) for name in CONVERTIBLE)
+    )
+    return f"write {call}" if can_be_array else NO_ARRAY
 
 
 def described(value: Any) -> str:

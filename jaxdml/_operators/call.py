@@ -68,7 +68,7 @@ class Implementation:
         self.parameters = Parameters(self.page, body, hints)
         self.output_dtype, self.scale_dtype = output_dtype, scale_dtype
         self.prepared, self.owned, self.advice = prepared, owned, advice
-        self._convert = Converter(kind.operator)
+        self._convert = Converter(kind.operator, self.parameters.tensors)
         scoped = functools.wraps(body)(jax.named_scope(kind.operator)(body))
         self.compute = as_one_operation(jax.jit(exact_calls.named(scoped), static_argnames=self.parameters.statics))
         # Maps the `_key` of each validated call to its statics and its Python numbers as arrays.

@@ -8,6 +8,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import jaxdml as dml
 from _operators.calls import remedied
@@ -81,9 +82,53 @@ def test_scale_and_zero_point_swapped():
     multiply = functools.partial(dml.quantized_linear_matrix_multiply, A, 0.1, 3, np.ones((8, 6), np.int8))
     assert str(error_of(multiply, 3, 0.2, 9.0, 5)).endswith("are b_scale and b_zero_point swapped?")
     assert str(error_of(dml.matrix_multiply_integer, A, 0.1, W, None)).endswith("; a zero point is an integer")
-    for integers in ([3], "3", True):
+    for integers in ([3], True):
         error = error_of(dml.element_wise_quantize_linear, FLOATS, 0.1, integers)
         assert str(error).endswith("; write jnp.asarray(zero_point, jnp.uint8)")
+
+
+class Foreign:
+    """An array of a library whose arrays NumPy can read."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.x, dtype)
+
+
+def test_what_no_function_of_jax_converts_is_not_to_be_converted():
+    """A layer and a string are no arrays; the layer's weights, and what NumPy reads, are."""
+    layer = nn.Dense(3)
+    expected = dml.element_wise_quantize_linear(FLOATS, 0.1, 3)
+    for wrong in ((layer, 0.1, 3), (FLOATS, layer, 3), (FLOATS, 0.1, layer), (FLOATS, 0.1, "3")):
+        error = error_of(dml.element_wise_quantize_linear, *wrong)
+        assert after(error, "; ").startswith("give an array, such as a layer's output or weights, or np.asarray(x) if ")
+    weights = layer.init(jax.random.key(0), FLOATS)
+    for given in (weights["params"]["kernel"], layer.apply(weights, FLOATS)):
+        assert dml.element_wise_quantize_linear(given, 0.1, 3).shape == given.shape
+    error = error_of(dml.element_wise_quantize_linear, Foreign(FLOATS), 0.1, 3)
+    assert "; write jnp.asarray(input, dtype), where dtype is jnp.float32 or" in str(error)
+    for given in (np.asarray(Foreign(FLOATS)), jnp.asarray(Foreign(FLOATS), jnp.float32)):
+        assert_same_bits(dml.element_wise_quantize_linear(given, 0.1, 3), expected)
+
+
+@pytest.mark.parametrize("zero_point", [3, np.asarray(3, np.int8)])
+def test_tensors_in_another_order_are_to_be_passed_by_name(zero_point):
+    """The order of other libraries, a and b first, followed by the scales."""
+    a, b = np.full((2, 3), 9, np.uint8), np.full((3, 4), 2, np.int8)
+    error = error_of(dml.quantized_linear_matrix_multiply, a, b, 0.5, zero_point, 0.25, 0, 2.0, 5)
+    names = after(error, "pass the tensors by name: the order is ").split(", ")
+    values = {"a": a, "b": b, "a_scale": 0.5, "a_zero_point": 1, "b_scale": 0.25, "b_zero_point": 0}
+    values |= {"output_scale": 2.0, "output_zero_point": 5}
+    assert set(names) == set(values)
+    got = dml.quantized_linear_matrix_multiply(**values)
+    assert_same_bits(got, dml.quantized_linear_matrix_multiply(*(values[name] for name in names)))
+    assert_same_bits(got, np.full((2, 4), 8, np.uint8))  # (9 - 1) * 2 * 3 / 16 + 5
+    error = error_of(dml.matrix_multiply_integer, a, b, 0, 0)
+    assert str(error).endswith("; pass the tensors by name: the order is a, a_zero_point, b, b_zero_point")
+    error = error_of(dml.prepare_matrix_multiply_b, 3)  # which has one tensor
+    assert "; write jnp.asarray(b, dtype), where dtype is " in str(error)
 
 
 # Weights and bias ----------------------------------------------------------------------------------------------------

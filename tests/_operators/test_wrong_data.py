@@ -1,9 +1,11 @@
 """Wrong calls: data that are not arrays, or of a type that the operator does not support."""
 
+import numbers
+
 import jax.numpy as jnp
 import numpy as np
 
-from _operators.calls import DATA, GOOD, OF_FLOATS, at_fault, batches, page_name, problems, upper
+from _operators.calls import DATA, GOOD, OF_FLOATS, at_fault, batches, conversion, page_name, problems, upper
 from helpers.descs import ADD, CONVOLUTION, DEQUANTIZE
 from helpers.spec_tables import table_at
 from jaxdml import ArgumentTypeError, DescError
@@ -93,10 +95,11 @@ def no_arrays():
             tensor = page_name(name)
             for wrong in ([[0, 1]], (0, 1), "data", 3, 0.5, 1j, np.uint8(3), {}, jnp.uint8, object()):
                 kind = (wrong if isinstance(wrong, type) else type(wrong)).__name__
-                error, fix = (
-                    (ArgumentTypeError, tensor, "array"),
-                    f"; write jnp.asarray({name}, dtype), where dtype is {any_type(operator, tensor)}",
-                )
+                error = ArgumentTypeError, tensor, "array"
+                call = f"jnp.asarray({name}, dtype), where dtype is {any_type(operator, tensor)}"
+                fix = conversion(wrong, call)
+                if isinstance(wrong, numbers.Number) and name != names[0]:  # as if tensors were in another order
+                    fix = f"; pass the tensors by name: the order is {names[0]}, "
                 case = f"{name} a {type(wrong).__module__} {kind}"
                 yield case, operator, {name: wrong}, error, f"{tensor} is ", kind, fix
             error, said = (ArgumentTypeError, tensor, "required"), f"{tensor} is None, but required; give {name}"

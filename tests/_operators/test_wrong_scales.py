@@ -4,7 +4,7 @@ import fractions
 
 import numpy as np
 
-from _operators.calls import at_fault, batches, ending, page_name, problems, upper
+from _operators.calls import at_fault, batches, conversion, ending, page_name, problems, upper
 from helpers.descs import ADD, QUANTIZE
 from jaxdml import ArgumentTypeError, DescError
 
@@ -16,7 +16,8 @@ def wrong_scales():
     for operator, name in ending("scale"):
         tensor = page_name(name, operator)
         for wrong in KINDS:
-            kind, fix = type(wrong).__name__, f", expected a number or an array; write jnp.asarray({name}, jnp.float32)"
+            kind = type(wrong).__name__
+            fix = f", expected a number or an array{conversion(wrong, f'jnp.asarray({name}, jnp.float32)')}"
             case, error = f"{name} a {type(wrong).__module__} {kind}", (ArgumentTypeError, tensor, "array")
             yield case, operator, {name: wrong}, error, f"{tensor} is a", kind, fix
         for index, wrong in enumerate(TOO_LARGE):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from _operators.calls import GOOD, at_fault, batches, ending, page_name, problems, upper
+from _operators.calls import GOOD, at_fault, batches, conversion, ending, page_name, problems, upper
 from helpers.descs import ADD, BLOCKED, DEQUANTIZE, DEQUANTIZE_BLOCKS, QUANTIZE, QUANTIZE_BLOCKS
 from jaxdml import ArgumentTypeError, DescError
 
@@ -36,7 +36,8 @@ def wrong_values():
             kind, expected = type(wrong).__name__, ", expected None, an integer or an array"
             case, error = f"{name} a {type(wrong).__module__} {kind}", (ArgumentTypeError, tensor, "array")
             has_fractions = kind in ("float", "float32", "complex")
-            fix = not_an_integer(operator, name) if has_fractions else f"; write jnp.asarray({name}, jnp.{dtype})"
+            fix = conversion(wrong, f"jnp.asarray({name}, jnp.{dtype})")
+            fix = not_an_integer(operator, name) if has_fractions else fix
             yield case, operator, {name: wrong, **fixed}, error, f"{tensor} is a", kind, expected, fix
         limits = np.iinfo(dtype)
         too_far = limits.min - 1, limits.max + 1, 2**64, -(10**400), 10**5000, np.int32(300), np.uint64(2**63)
