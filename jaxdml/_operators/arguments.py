@@ -26,7 +26,6 @@ from jaxdml._directml.tensor_rules import is_symbolic
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
-
 CONVERTIBLE = ("__array__", "__jax_array__", "__dlpack__")  # methods of the objects that jnp.asarray converts
 NO_ARRAY = "give an array, such as a layer's output or weights, or np.asarray(x) if x is a tensor of another library"
 QUANTIZED = ("int8", "uint8")
