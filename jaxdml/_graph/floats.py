@@ -9,7 +9,7 @@ import numpy as np
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.function import interpreted
 from jaxdml._exact.interpreter import lacks_rule, problems
-from jaxdml._graph.graph import CONVERSIONS, MOVERS, ROUNDING, Node
+from jaxdml._graph.graph import CONVERSIONS, EXACT_CAST, MOVERS, ROUNDING, Node
 from jaxdml.errors import ExactError
 
 Floats = Literal["exact", "xla"]
@@ -18,6 +18,7 @@ FLOATS = (EXACT, XLA)
 DEFAULT: Floats = "xla"
 VERSION = 1  # of the rules; increment it when the bits of a rule change
 MOST_NAMED = 3
+ONE_ANSWER, NO_SINGLE_ANSWER = "one answer", "no single answer"
 
 
 def wrong_floats(floats: Any) -> str | None:
@@ -59,7 +60,7 @@ def _by_xla(nodes: Iterable[Node], floats: str) -> Iterator[str]:
 
 
 def _computes_floats(node: Node) -> bool:
-    is_choice = node.operator.only_selects or node.operator.kind in (*CONVERSIONS, *MOVERS, ROUNDING)
+    is_choice = node.operator.only_selects or node.operator.kind in (*CONVERSIONS, *MOVERS, EXACT_CAST, ROUNDING)
     return node.on == "floats" and not is_choice
 
 
@@ -95,7 +96,7 @@ def sentence(
       float64: the nodes that compute on float64.
     """
     if not names:
-        return "one answer: the outputs have the same bits on every processor"
+        return f"{ONE_ANSWER}: the outputs have the same bits on every processor"
     if floats == EXACT:
         reason = ", for which there is no rule"
     elif without_rule is None:
@@ -105,7 +106,7 @@ def sentence(
     else:
         reason = f'; write floats="{EXACT}"'
     remedy = f"; turn jax_enable_x64 off, so that float32 replaces float64 in {_listed(float64)}" if float64 else ""
-    return f"no single answer is promised: XLA computes the floats of {_listed(names)}{reason}{remedy}"
+    return f"{NO_SINGLE_ANSWER} is promised: XLA computes the floats of {_listed(names)}{reason}{remedy}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -82,6 +82,22 @@ def test_a_model_says_whether_it_has_one_answer():
     )
 
 
+@pytest.mark.parametrize(("dtype", "to", "is_exact"), [
+    ("uint8", "float32", True), ("int16", "float32", True), ("int8", "bfloat16", True), ("uint8", "float16", True),
+    ("int32", "float32", False), ("uint16", "bfloat16", False), ("uint16", "float16", False),
+    ("bool", "float32", False),
+])  # fmt: skip
+def test_a_cast_of_integers_that_floats_hold_has_one_answer(dtype, to, is_exact):
+    images = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, (4, 8)).astype(dtype)
+    model = quantize(lambda w, x: x.astype(to) @ w.astype(to), W, [images], progress=False)
+    names = () if is_exact else ("convert_element_type_1",)
+    assert model.by_xla == names
+    info = jnp.finfo(to)
+    ends = (0, 1) if dtype == "bool" else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+    every = np.arange(max(ends[0], -(2**16)), min(ends[1], 2**16) + 1)
+    assert not is_exact or np.array_equal(every.astype(info.dtype).astype(np.int64), every)
+
+
 @pytest.mark.parametrize(("apply", "names"), [
     (lambda w, x: jax.lax.lgamma(x @ w), "lgamma_1"),
     (lambda w, x: jax.lax.bessel_i0e(x @ w) + jax.lax.lgamma(x @ w) * jax.lax.cbrt(x @ w) - jax.lax.digamma(x @ w),

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdml._graph.graph import ROUNDING
+from jaxdml._graph.graph import EXACT_CAST, ROUNDING
 from jaxdml._graph.grids import BYTES
 from jaxdml._graph.operands import StaysFloat
 from jaxdml._graph.report import FROM_PARAMETERS
@@ -51,6 +51,14 @@ def _is_cast_of_floats(equation: Equation, program: Program) -> bool:
     return equation.name == "convert_element_type" and all(map(_is_float, dtypes))
 
 
+def _is_exact_cast(equation: Equation) -> bool:
+    """Whether an equation casts integers to floats that hold all integers of the type."""
+    dtype, to = equation.dtypes[0], equation.params.get("new_dtype")
+    if equation.name != "convert_element_type" or not (jnp.issubdtype(dtype, jnp.integer) and _is_float(to)):
+        return False
+    return jnp.iinfo(dtype).bits <= jnp.finfo(to).nmant + 1 and jnp.iinfo(dtype).max <= jnp.finfo(to).max
+
+
 def _is_float(dtype: Any) -> bool:
     """Whether a type is a float type of more than 8 bits; 8-bit floats count as quantized."""
     return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize > 1
@@ -84,7 +92,8 @@ def _element_wise(builder: Builder, equation: Equation) -> None:
         return
     inputs = [builder.layouts.arranged(name, order if builder.shape(name) else ()) for name in equation.inputs]
     clamp = _clamp(builder, equation)
-    operator, options = op.equation(equation.name, "element_wise"), {"equation": builder.place(equation)}
+    kind = EXACT_CAST if _is_exact_cast(equation) else "element_wise"
+    operator, options = op.equation(equation.name, kind), {"equation": builder.place(equation)}
     if clamp is not None and is_float:
         operator, options, inputs = op.CLIP, clamp, [builder.layouts.arranged(data[0], order)]
     elif equation.name in SUMS and len(data) == 2 and is_float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 
-from jaxdml._graph.graph import INDICES, Node, moves
+from jaxdml._graph.graph import EXACT_CAST, INDICES, Node, moves
 from jaxdml._graph.report import (
     COMPUTED_BY,
     CONTRACTION_SOURCES,
@@ -65,7 +65,7 @@ def reasons_of(
 def _has_operator(node: Node, data: Sequence[str]) -> bool:
     """Whether a node would run on integers if it read integers."""
     kind = node.operator.kind
-    return moves(node) or kind in ("clip", *JOINS) or (kind == "element_wise" and len(data) == 1)
+    return moves(node) or kind in ("clip", *JOINS) or (kind in ("element_wise", EXACT_CAST) and len(data) == 1)
 
 
 def _of_operator(node: Node, data: Sequence[str]) -> str:
