@@ -141,6 +141,19 @@ def test_a_contraction_that_no_quantized_operator_computes_has_a_reason(name):
         quantize(apply, {"w": w}, [IMAGES], progress=False)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
+def test_inputs_that_are_integers_are_to_be_cast(dtype):
+    x, w = np.eye(5, dtype=dtype), np.random.default_rng(0).standard_normal((5, 3), np.float32)
+    apply = jax.numpy_dtype_promotion("standard")(lambda w, x: x @ w)
+    with pytest.raises(PtqError, match=f"not floats; cast {dtype} in apply: write x.astype") as caught:
+        quantize(apply, w, [x], progress=False)
+    remedy = str(caught.value).rpartition("write ")[2]
+    model = quantize(lambda w, x: eval(remedy, {"x": x, "jnp": jnp}) @ w, w, [x], progress=False)
+    assert decibels(model.apply(model.params, x), w) > 30
+    with pytest.raises(PtqError, match=r"not floats$"):  # a cast would lose half of a complex number
+        quantize(apply, w, [x * np.complex64(1j)], progress=False)
+
+
 EMPTY = {
     "weights of no output": (lambda p, x: (x @ p["w"], x @ p["v"][:, :0]), 1),
     "weights of no input": (lambda p, x: x @ p["w"] + x[:, :0] @ p["v"][:0], 1),

@@ -31,7 +31,7 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
     if len(builder.shape(x)) not in (3, 4):
         raise StaysFloat(f"its images have {len(builder.shape(x)) - 2} dimensions, quantized convolutions take 1 or 2")
     if not jnp.issubdtype(equation.dtypes[0], jnp.floating):
-        raise StaysFloat("its input is not a float")
+        raise StaysFloat(_no_floats("its input is not a float", equation))
     if 0 in builder.shape(w):
         raise StaysFloat(EMPTY)
     of_x, of_w, of_y = params["dimension_numbers"]
@@ -71,7 +71,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
       StaysFloat: if the equation is not a product of float matrices.
     """
     if not all(jnp.issubdtype(dtype, jnp.floating) for dtype in equation.dtypes):
-        raise StaysFloat("its inputs are not floats")
+        raise StaysFloat(_no_floats("its inputs are not floats", equation))
     (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
     a, b = equation.inputs
     of_a, of_b = (tuple(left), tuple(batch_left)), (tuple(right), tuple(batch_right))
@@ -145,6 +145,13 @@ def product(builder: Builder, equation: Equation) -> Converted:
         source=[equation.name],
     )
     return contraction, order
+
+
+def _no_floats(reason: str, equation: Equation) -> str:
+    """The reason, and the cast to write if no operand is complex."""
+    types = dict.fromkeys(str(dtype) for dtype in equation.dtypes if not jnp.issubdtype(dtype, jnp.floating))
+    is_complex = any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in equation.dtypes)
+    return reason if is_complex else f"{reason}; cast {' and '.join(types)} in apply: write x.astype(jnp.float32)"
 
 
 def _free(builder: Builder, name: str, axes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[int, ...]:
