@@ -153,7 +153,7 @@ def test_names():
     assert observer_of("percentile").percentile == 99.99
     for wrong in ("max", 3, None, ["mse"]):
         with pytest.raises(
-            PtqError, match='expected one of "minmax", "moving_average", "percentile", "mse", "auto", or'
+            PtqError, match="expected one of 'minmax', 'moving_average', 'percentile', 'mse', 'auto', or"
         ):
             observer_of(wrong)
     with pytest.raises(PtqError, match=r"observer is the class MinMax, expected an observer: write MinMax\(\)"):

@@ -81,6 +81,15 @@ def test_batch_norm_of_linen_in_training_mode():
     assert is_right(model, module.apply, variables, IMAGES, 20)
 
 
+def test_params_alone_of_a_module_without_submodules():
+    module, x = nn.Dense(4), np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+    variables = module.init(jax.random.key(0), x)
+    with pytest.raises(PtqError, match=r"\nparams must have all collections .*'batch_stats': \.\.\.}; flax's init"):
+        dml.ptq.quantize(module.apply, variables["params"], [x], progress=False)
+    params = {"params": variables["params"]}
+    assert is_right(dml.ptq.quantize(module.apply, params, [x], progress=False), module.apply, variables, x)
+
+
 def test_a_cache_of_linen_is_an_input():
     module = nn.MultiHeadDotProductAttention(num_heads=2, decode=True)
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)

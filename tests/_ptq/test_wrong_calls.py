@@ -137,7 +137,7 @@ QUANTIZE = {  # a wrong call, and words of its error
         {"batches": [(X, np.zeros(8, np.int32))]},
         "batch 0: apply cannot be traced with the inputs (float32[8, 6], int32[8]): TypeError: mlp() takes 2 "
         "positional arguments but 3 were given\nIf a batch is a tuple or list, each of its elements is an input of "
-        "apply: leave labels out",
+        "apply: leave labels out, and set flags in apply, such as lambda params, x: apply(params, x, train=False)",
     ),
     "labels in a later batch": (
         {"batches": [X, [X, np.zeros(8, np.int32)]]},
@@ -231,7 +231,7 @@ QUANTIZE = {  # a wrong call, and words of its error
     "activations of no type": ({"activations": "eight"}, "activations is 'eight', expected uint8 or int8"),
     "an unknown observer": (
         {"observer": "max"},
-        'observer is \'max\', expected one of "minmax", "moving_average", "percentile", "mse", "auto", or an Observer',
+        "observer is 'max', expected one of 'minmax', 'moving_average', 'percentile', 'mse', 'auto', or an Observer",
     ),
     "an observer's class": (
         {"observer": dml.ptq.MinMax},
@@ -314,6 +314,13 @@ def test_remedies_of_quantize():
     assert is_right(quantize(observer=dml.ptq.MinMax()), mlp, PARAMS, X)
     alone = lambda params, x: of_params(params, x)[0]  # noqa: E731
     assert is_right(quantize(alone), mlp, PARAMS, X)
+
+
+def test_a_flag_is_set_in_apply():
+    apply = lambda params, x, train: mlp(params, -x if train else x)  # noqa: E731
+    with pytest.raises(PtqError, match=r"TracerBoolConversionError(.|\n)*such as lambda params, x: apply") as caught:
+        quantize(apply, batches=[(X, False)])
+    assert is_right(quantize(eval(str(caught.value).rpartition("such as ")[2], {"apply": apply})), mlp, PARAMS, X)
 
 
 def test_params_without_what_is_no_array():

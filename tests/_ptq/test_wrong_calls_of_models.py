@@ -198,6 +198,25 @@ def test_other_inputs_are_an_error(inputs):
         model.apply(model.params, *inputs)
 
 
+class Tensor:
+    """Like torch's, whose types NumPy does not know."""
+
+    shape, dtype = X.shape, "torch.float32"
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(X, dtype)
+
+
+def test_a_tensor_of_another_library():
+    model, remedy = quantize(), r"; write np.asarray\(x\) if x is a tensor of another library$"
+    with pytest.raises(PtqError, match=r"^batch 0 is not an array .* 'torch.float32' not understood" + remedy):
+        quantize(batches=[Tensor()])
+    with pytest.raises(PtqError, match=r"^input 0 is not an array .* 'torch.float32' not understood" + remedy):
+        model.apply(model.params, Tensor())
+    given = np.asarray(Tensor())
+    assert is_right(quantize(batches=[given]), mlp, PARAMS, given)
+
+
 def test_bias_that_does_not_fit_int32_is_an_error_for_those_who_quantize_by_hand():
     with pytest.raises(PtqError, match=r"does not fit int32.*Quantize the filter with filter_scale = max") as caught:
         dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([1e-12]))

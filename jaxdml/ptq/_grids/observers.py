@@ -278,7 +278,7 @@ def observer_of(observer: str | Observer) -> Observer:
     if isinstance(observer, type) and issubclass(observer, Observer):
         raise PtqError(f"observer is the class {observer.__name__}, expected an observer: write {observer.__name__}()")
     if not isinstance(observer, str) or observer not in NAMED:
-        names = ", ".join(f'"{name}"' for name in NAMED)
+        names = ", ".join(map(repr, NAMED))
         raise PtqError(f"observer is {observer!r}, expected one of {names}, or an Observer such as MinMax()")
     return NAMED[observer]()
 

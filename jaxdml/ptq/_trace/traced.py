@@ -14,7 +14,10 @@ from jaxdml.errors import DescError, ModelError, PtqError, in_other_byte_order
 from jaxdml.ptq._trace.equations import Program, program_of, struct_of
 from jaxdml.ptq._trace.signature import fingerprint
 
-SPREAD = "\nIf a batch is a tuple or list, each of its elements is an input of apply: leave labels out"
+SPREAD = (
+    "\nIf a batch is a tuple or list, each of its elements is an input of apply: leave labels out, and set flags in "
+    "apply, such as lambda params, x: apply(params, x, train=False)"
+)
 BY_KEYWORD = (
     "\napply is called with params and the inputs by position, and {0!r} is passed only by keyword: "
     "write lambda params, x: apply(params, {1})"
@@ -27,11 +30,13 @@ MODULE = (
 )
 DICT = "\nA batch that is a dict is one input of apply: write lambda params, batch: apply(params, {0})"
 LISTS = "\nA list of numbers is a pytree with an input for each number: write np.asarray(batch) in place of the list"
+VARIABLES = (
+    "\nparams must have all collections of variables that apply reads, such as {'params': ..., 'batch_stats': ...}; "
+    "flax's init returns them"
+)
 OF_FLAX = {
-    "ScopeCollectionNotFound": (
-        "\nparams must have all collections of variables that apply reads, such as "
-        "{'params': ..., 'batch_stats': ...}; flax's init returns them"
-    ),
+    "ScopeCollectionNotFound": VARIABLES,
+    "ApplyScopeInvalidVariablesTypeError": VARIABLES,  # the params of a module without submodules
     "ModifyScopeVariableError": (
         "\napply updates variables. If BatchNorm updates its statistics, quantize apply in inference mode, such as "
         "lambda variables, x: module.apply(variables, x, train=False)\nA cache must be an input, such as "
@@ -121,7 +126,8 @@ def shapes_of(tree: Any, what: str) -> Any:
     try:
         return jax.tree.map(struct_of, tree)
     except TypeError as error:  # JAX raises it for strings and objects
-        raise PtqError(f"{what} is not an array of numbers or a pytree of such arrays: {error}") from error
+        remedy = "write np.asarray(x) if x is a tensor of another library"
+        raise PtqError(f"{what} is not an array of numbers or a pytree of such arrays: {error}; {remedy}") from error
 
 
 def structs_of(inputs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
