@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -75,6 +76,16 @@ napoleon_attr_annotations = False
 codeautolink_warn_on_missing_inventory = False
 
 
+def with_names_of_types(signature: str) -> str:
+    """A signature as text, with the defaults that are types of jax.numpy as users write them."""
+    return re.sub(r"<class 'jax\.numpy\.(\w+)'>", r"jnp.\1", signature)
+
+
+def _write_signature(app: Sphinx, what: str, name: str, of: Any, options: Any, signature: str, returns: str) -> Any:
+    return signature and with_names_of_types(signature), returns
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx; notebooks write their files next to those that Sphinx caches between builds."""
     os.environ["JAXDML_DIGITS_OUT"] = str(app.doctreedir / "digits.npz")
+    app.connect("autodoc-process-signature", _write_signature)

@@ -1,5 +1,6 @@
 """A small site, built and checked by the commands of `make docs`: each of them fails if something is wrong."""
 
+import inspect
 import os
 import re
 import runpy
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import public_names
 import pytest
+
+from jaxdml import ptq
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.rare
@@ -121,3 +124,13 @@ def test_a_site_with_changes_after_a_release_says_so(changes, version, monkeypat
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert runpy.run_path(str(ROOT / "docs" / "conf.py"))["documented"]("1.2.3", changes) == version
+
+
+def test_signatures_show_types_as_users_write_them(monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    named = runpy.run_path(str(ROOT / "docs" / "conf.py"))["with_names_of_types"]
+    signature = str(inspect.signature(ptq.quantize))
+    assert "<class 'jax.numpy.uint8'>" in signature
+    assert " = jnp.uint8, " in named(signature)
+    assert "<class 'jax.numpy" not in named(signature)
