@@ -2,8 +2,6 @@
 
 import contextlib
 import itertools
-import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +12,7 @@ from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator, only_reading_extremes
 from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._choose.moments import MOMENTS, rows_node
+from jaxdml.ptq._choose.progress import Progress
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Statistics
 from jaxdml.ptq._integers.adapt import alike
@@ -115,23 +114,19 @@ class Calibration:
         graph = _with_observers(unit, self._observers)
         large = jax.device_put({name: x for name, x in self._constants(graph).items() if x.size > 1})
         states = jax.device_put({name: graph.constants[name] for name in self._names.values()})
-        start = time.monotonic()
-        for number, inputs in enumerate(batches):
-            structs_of(inputs, f"batch {number}")
-            with named(number):
-                states, flags = self._step(states, large, *inputs)
-            flags = jax.device_get(flags)  # waits, so that at most one batch is in flight
-            for value, name in self._names.items():
-                if not np.all(flags[name]):
-                    raise PtqError(
-                        f"batch {number}: {unit.described(value)} is already NaN or infinite in the float function; "
-                        "look for NaN and infinity in the batch and in params, or leave the batch out"
-                    )
-            if progress:
-                seconds = time.monotonic() - start
-                print(f"\rcalibrating: {number + 1} batches, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
-        if progress:
-            print(file=sys.stderr)
+        with Progress(progress) as line:
+            for number, inputs in enumerate(batches):
+                structs_of(inputs, f"batch {number}")
+                with named(number):
+                    states, flags = self._step(states, large, *inputs)
+                flags = jax.device_get(flags)  # waits, so that at most one batch is in flight
+                for value, name in self._names.items():
+                    if not np.all(flags[name]):
+                        raise PtqError(
+                            f"batch {number}: {unit.described(value)} is already NaN or infinite in the float "
+                            "function; look for NaN and infinity in the batch and in params, or leave the batch out"
+                        )
+                line.show(f"calibrating: {number + 1} batches")
         states = jax.device_get(states)
         return {value: states[name] for value, name in self._names.items()}
 

@@ -1,6 +1,7 @@
 """A quantized function."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from jaxdml.errors import ModelError, PtqError, api_boundary, in_other_byte_orde
 from jaxdml.ptq._choose.checks import check_outside
 from jaxdml.ptq._choose.equalize import multiplied
 from jaxdml.ptq._choose.modes import FLOAT, Mode, modes_as, options_to_try
+from jaxdml.ptq._choose.progress import Progress
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.adapt import Adapted, adapted, unit_of_trace
@@ -209,7 +211,7 @@ class Model:
         return flat(unit, model.graph, self.numerics)
 
     @api_boundary
-    def sqnr(self, params: Any, /, *inputs: Any, advice: int = 0) -> Sqnr:
+    def sqnr(self, params: Any, /, *inputs: Any, advice: int = 0, progress: bool = True) -> Sqnr:
         """Measures which layers lose accuracy: each layer's own error, and the error of its result in the model.
 
         Args:
@@ -218,6 +220,7 @@ class Model:
           advice: the number of worst layers for which rules are tried. For each option of a `Rule` that can change such
             a layer, the function is quantized again with these inputs as the only calibration batch. The gain is the
             ratio of this model's outputs minus that of a model quantized in the same way without the rule.
+          progress: whether to print the number of models that were quantized for the advice on stderr.
 
         Returns:
           The signal-to-quantization-noise ratios; `print` shows them as a table, and their method `plot` draws them.
@@ -250,10 +253,12 @@ class Model:
             floats, model.graph, nodes, constants, given, jax.tree.leaves(self.apply(self.params, *inputs)),
             program.output_names(), contractions=contractions, alone=advice > 0,
         )  # fmt: skip
-        return replace(found, advice=self._advice(params, inputs, unit, found.worst(advice))) if advice else found
+        if not advice:
+            return found
+        return replace(found, advice=self._advice(params, inputs, unit, found.worst(advice), progress))
 
     def _advice(
-        self, params: Any, inputs: Sequence[Any], unit: Unit, names: Sequence[str]
+        self, params: Any, inputs: Sequence[Any], unit: Unit, names: Sequence[str], progress: bool
     ) -> tuple[Advice, ...]:  # fmt: skip
         """The gains from rules for the layers with these names.
 
@@ -265,20 +270,31 @@ class Model:
             text = "load does not know the options with which the function was quantized"
             raise PtqError(f"advice tries other options, and {text}: call sqnr on the model that quantize returned")
 
-        def ratio(*rules: Rule) -> float:
-            return requantized(params, inputs, rules).sqnr(params, *inputs).total
-
-        before, found = ratio(), list[Advice]()
         modes = {node.name: (node, mode) for _, node, mode in _on_integers(unit)}
         is_alone, can_read_wide = len(modes) == 1, unit.can_read_wide()
-        for name in names:
-            node, mode = modes[name]
-            pattern, gains = f"^{re.escape(name)}$", dict[str, float]()
-            for options in options_to_try(node, mode, can_read_wide=name in can_read_wide, is_alone=is_alone):
-                words = ", ".join(f"{option}={value!r}" for option, value in options.items())
-                gains[words] = ratio(Rule(pattern, **options)) - before
-            if gains:  # there are no options if the only layer on integers is dynamic and cannot read 16 bits
-                found.append(Advice(name, pattern, gains))
+        options = {
+            name: [*options_to_try(*modes[name], can_read_wide=name in can_read_wide, is_alone=is_alone)]
+            for name in names
+        }
+        numbers, count = itertools.count(1), 1 + sum(map(len, options.values()))
+        with Progress(progress) as line:
+
+            def tried(*rules: Rule) -> tuple[float, bool]:
+                model = requantized(params, inputs, rules)
+                result = model.sqnr(params, *inputs).total, not model.by_xla
+                line.show(f"advice: {next(numbers)} of {count} models")
+                return result
+
+            before, _ = tried()
+            found = list[Advice]()
+            for name, several in options.items():
+                pattern, gains, one_answer = f"^{re.escape(name)}$", dict[str, float](), dict[str, bool]()
+                for each in several:
+                    words = ", ".join(f"{option}={value!r}" for option, value in each.items())
+                    ratio, one_answer[words] = tried(Rule(pattern, **each))
+                    gains[words] = ratio - before
+                if gains:  # there are no options if the only layer on integers is dynamic and cannot read 16 bits
+                    found.append(Advice(name, pattern, gains, one_answer))
         return tuple(found)
 
     @functools.cached_property

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate, results
+from jaxdml._graph.floats import NO_SINGLE_ANSWER, ONE_ANSWER
 from jaxdml._graph.graph import Graph, Node, moves, only_reading_extremes
 from jaxdml._quantized import directml
 from jaxdml._tables import Table
@@ -30,7 +31,8 @@ class LayerError:
 
     Attributes:
       name: the layer's name.
-      operator: the primitives that the layer computes.
+      operator: the primitives that the layer computes, and the convolutions and products that it reads in floats, such
+        as ``mul of stem``; these have no row of their own.
       own: the ratio in dB if the layer's inputs are exact; infinity if there is no error.
       so_far: the ratio in dB in the model, with the errors of this layer and of all earlier layers.
       clipped: the share (0 to 1) of the layer's exact values that lie more than half a step below the least or above
@@ -57,18 +59,24 @@ class Advice:
       layer: the name of the convolution or product.
       pattern: the pattern of a `Rule` that matches this layer alone.
       gains: maps options of the rule, as code such as ``products='dynamic'``, to the gain of the outputs in dB.
+      one_answer: maps the same options to whether the outputs have the same bits on every processor.
     """
 
     layer: str
     pattern: str
     gains: Mapping[str, float]
+    one_answer: Mapping[str, bool]
 
-    def row(self) -> tuple[str, str, str, str]:
-        """The layer, the rule with the best option, its gain in dB, and the other options."""
+    def row(self) -> tuple[str, str, str, str, str]:
+        """The layer, the rule with the best option, its gain in dB, its answer, and the other options by answer."""
         gains = {option: round(gain, 1) + 0.0 for option, gain in self.gains.items()}  # + 0.0: no -0.0
         best, *others = sorted(gains, key=lambda option: -gains[option])
-        rest = ", ".join(f"{option} {gains[option]:+.1f}" for option in others)
-        return self.layer, f"Rule({self.pattern!r}, {best})", f"{gains[best]:+.1f}", rest
+        answers = {option: ONE_ANSWER if is_one else NO_SINGLE_ANSWER for option, is_one in self.one_answer.items()}
+        by_answer = dict[str, list[str]]()
+        for option in others:
+            by_answer.setdefault(answers[option], []).append(f"{option} {gains[option]:+.1f}")
+        rest = "; ".join(f"{answer}: {', '.join(options)}" for answer, options in by_answer.items())
+        return self.layer, f"Rule({self.pattern!r}, {best})", f"{gains[best]:+.1f}", answers[best], rest
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class Sqnr:
         return Table("signal to quantization noise: more is better", header, rows, numbers=header[2:])
 
     def _tables(self) -> list[Table]:
-        header = ("layer", "rule that gains most", "dB", "other options")
+        header = ("layer", "rule that gains most", "dB", "answer", "other options")
         advice = [Table("advice", header, [each.row() for each in self.advice], numbers=("dB",))]
         return [self._table(), *(advice if self.advice else ())]
 
@@ -260,11 +268,13 @@ def sqnr_of(
         own, so_far, (clipped, *_) = zip(*(measured[each] for each in names), strict=True)
         share = None if clipped is None else float(clipped)
         changing = [*_computing(name, makers, contractions, measured)]
+        title, operator = _label(name, makers, constants)
+        if without_row := dict.fromkeys(each for each in changing if each != title):
+            operator = f"{operator} of {', '.join(without_row)}"
         if name not in ends:  # all readers of the value read integers
             changing += _reading(name, floats, contractions)
         ratios = (_total(map(_ratio, own)), _total(map(_ratio, so_far)))
-        label = _label(name, makers, constants)
-        layers.append(LayerError(*label, *ratios, share, tuple(dict.fromkeys(changing)), found.get(name)))
+        layers.append(LayerError(title, operator, *ratios, share, tuple(dict.fromkeys(changing)), found.get(name)))
     return Sqnr(tuple(layers), tuple(map(_ratio, outputs)), output_names)
 
 

@@ -163,6 +163,12 @@ def test_progress_counts_batches_on_stderr(capfd):
     assert re.fullmatch(r"(\rcalibrating: [123] batches?, \d+ s){3}\n", err)
 
 
+def test_the_line_of_progress_ends_before_an_error(capfd):
+    with pytest.raises(dml.ptq.PtqError, match="batch 1"):
+        dml.ptq.quantize(apply, PARAMS, [X, np.full_like(X, np.nan)])
+    assert re.fullmatch(r"\rcalibrating: 1 batches, \d+ s\n", capfd.readouterr().err)
+
+
 def test_no_progress_is_silent(capfd):
     quantize()
     assert capfd.readouterr() == ("", "")
