@@ -101,7 +101,7 @@ def test_what_no_function_of_jax_converts_is_not_to_be_converted():
     """A layer and a string are no arrays; the layer's weights, and what NumPy reads, are."""
     layer = nn.Dense(3)
     expected = dml.element_wise_quantize_linear(FLOATS, 0.1, 3)
-    for wrong in ((layer, 0.1, 3), (FLOATS, layer, 3), (FLOATS, 0.1, layer), (FLOATS, 0.1, "3")):
+    for wrong in ((layer, 0.1, 3), (FLOATS, layer, 3), (FLOATS, 0.1, layer), (FLOATS, 0.1, "3"), (FLOATS, np.float32)):
         error = error_of(dml.element_wise_quantize_linear, *wrong)
         assert after(error, "; ").startswith("give an array, such as a layer's output or weights, or np.asarray(x) if ")
     weights = layer.init(jax.random.key(0), FLOATS)

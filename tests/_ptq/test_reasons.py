@@ -141,6 +141,15 @@ def test_a_contraction_that_no_quantized_operator_computes_has_a_reason(name):
         quantize(apply, {"w": w}, [IMAGES], progress=False)
 
 
+def test_a_cast_that_is_exact_is_part_of_a_table():
+    """As other elementwise functions are; beside a value that stays in floats, so does the cast."""
+    rounded = lambda x: jnp.tanh(x.astype(jnp.int8).astype(jnp.float32))  # noqa: E731
+    model = quantize(lambda p, x: rounded(x @ p["u"]) @ p["w"], PARTS, [X], progress=False)
+    assert re.search(r"2 convert_element_type \+ tanh +table +integers", str(model))
+    summed = quantize(lambda p, x: rounded(jnp.cumsum(x @ p["u"], -1)) @ p["w"], PARTS, [X], progress=False)
+    assert re.search(r" there is no quantized cumsum(;|\n)", str(summed))
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
 def test_inputs_that_are_integers_are_to_be_cast(dtype):
     x, w = np.eye(5, dtype=dtype), np.random.default_rng(0).standard_normal((5, 3), np.float32)
