@@ -228,6 +228,8 @@ def test_nothing_to_compute():
             found = computed(small(operator, x=x))
             assert found["y"].shape == (x.shape[0], 1, x.shape[1], 5)
             assert not np.asarray(found["last_h"]).any()
+    without_features = small("LSTM", x=np.ones((3, 2, 0), F), w=np.ones((1, 20, 0), F))
+    assert not np.asarray(computed(without_features)["y"]).any()
     empty = small("LSTM", w=np.ones((1, 0, 4), F), r=np.ones((1, 0, 0), F))
     refused(
         dataclasses.replace(empty, attributes={}).model(),

@@ -246,8 +246,9 @@ def _by_floats(matrices: Array) -> Multiply:
         if axis is not None:
             return of_directions(x, axis)
         # One product with the rows of all matrices: XLA would transpose the matrices of a batch at each call.
-        together = one(x, matrices.reshape(-1, matrices.shape[2]))
-        return jnp.moveaxis(together.reshape(*x.shape[:-1], *matrices.shape[:2]), -2, 0)
+        count, rows, size = matrices.shape
+        together = one(x, matrices.reshape(count * rows, size))
+        return jnp.moveaxis(together.reshape(*x.shape[:-1], count, rows), -2, 0)
 
     return multiply
 
