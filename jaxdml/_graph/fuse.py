@@ -28,10 +28,10 @@ def fused(
       graph: the graph. `RULES` lists the node kinds that are fused.
       quantized: maps kinds to quantized operators.
       rules: maps node kinds to fusion rules.
-      check_result: raises if a folded constant is not allowed.
+      check_result: raises if a folded or converted constant is not allowed.
     """
     graph = with_scales(without_dead(folded(in_normal_form(graph), check_result=check_result)), quantized)
-    grids = Grids(graph)
+    grids = Grids(graph, check_result)
     replaced: dict[int, Node] = {}  # maps the position of the last node of a fusion to the quantized operator
     gone: set[int] = set()
     remarks: dict[int, str] = {}

@@ -1,6 +1,7 @@
 """Grids: the quantization parameters that quantize and dequantize nodes give to values."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jaxdml._graph.graph import Graph, Names, Node, moves
 BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
 WORDS = (np.dtype(np.uint16), np.dtype(np.int16))
 NIBBLES = (np.dtype(jnp.uint4), np.dtype(jnp.int4))
+_BYTE_OF = dict(zip(NIBBLES, BYTES, strict=True))
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,15 @@ class Grids:
       added: new constants that quantized operators read.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, check_result: Callable[[Node, Any], None] = lambda node, value: None) -> None:
+        """The grids of `graph`; `check_result` raises if a constant of `in_bytes` is not allowed."""
         self.graph = graph
+        self._check_result = check_result
         self.added: dict[str, np.ndarray] = {}
         self._producers, self._consumers = graph.producers(), graph.consumers()
         self._names, self._outputs = Names(graph), frozenset(graph.outputs)
         self._zero_points: dict[tuple[str, np.dtype[Any]], str] = {}
+        self._bytes: dict[str, str] = {}  # maps 4-bit constants to 8-bit ones
         self._dtypes: dict[str, np.dtype[Any]] = {}  # types of the results of quantize nodes, and of movers after them
         for node in graph.nodes:
             grid = self.quantized(node)
@@ -150,3 +155,24 @@ class Grids:
         if not grid.zero_point and key not in self._zero_points:
             self._zero_points[key] = self.add(f"{grid.scale}_zero_point", np.zeros((), grid.dtype))
         return grid.zero_point or self._zero_points[key]
+
+    def in_bytes(self, grid: Grid) -> Grid:
+        """A grid of 4-bit constants without blocks as one of 8-bit constants; other grids stay as they are.
+
+        The integers, and so the floats, stay the same.
+        """
+        integers = self.constant(grid.value)
+        is_nibbles = grid.dtype in NIBBLES and integers is not None and integers.dtype == grid.dtype
+        if not is_nibbles or grid.node.options.get("block_size"):
+            return grid
+        value, zero_point = (name and self._bytes_of(name, grid.node) for name in (grid.value, grid.zero_point))
+        return replace(grid, value=value, zero_point=zero_point, dtype=_BYTE_OF[grid.dtype])
+
+    def _bytes_of(self, name: str, node: Node) -> str:
+        """The name of a 4-bit constant that `node` dequantizes, as bytes."""
+        if name not in self._bytes:
+            nibbles = np.asarray(self.constant(name))
+            integers = nibbles.astype(_BYTE_OF[nibbles.dtype])
+            self._check_result(node, integers)
+            self._bytes[name] = self.add(f"{name}:bytes", integers)
+        return self._bytes[name]

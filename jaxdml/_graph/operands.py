@@ -17,7 +17,15 @@ class StaysFloat(Exception):  # noqa: N818 # a reason, not an error
 
 def input_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
     """The grid of an 8-bit input, with one scale, or with one scale for each index along an axis."""
-    grid = grid_of(grids, name, axis)
+    return _of_8_bits(grid_of(grids, name, axis), name)
+
+
+def factor_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
+    """`input_of` for an operand of a product or convolution, whose 4-bit constants become 8-bit ones."""
+    return _of_8_bits(grids.in_bytes(grid_of(grids, name, axis)), name)
+
+
+def _of_8_bits(grid: Grid, name: str) -> Grid:
     if grid.dtype not in BYTES:
         raise StaysFloat(f"{name} is {grid.dtype}, quantized operators take 8 bits")
     return grid
@@ -41,7 +49,9 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
 
 
 def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], int]) -> Grid | None:
-    """The grid of the first input if it has 16 bits and one scale, and the weights are 8-bit constants; else None.
+    """The grid of the first input if it has 16 bits and one scale, and the weights are constants of 8 or 4 bits.
+
+    None for all other inputs and weights; 4 bits count if they can become 8.
 
     Args:
       grids: the grids.
@@ -52,8 +62,10 @@ def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], i
       StaysFloat: if there are too many terms.
     """
     x, w = (grids.dequantized(name) for name in node.inputs[:2])
-    weights = None if w is None or w.dtype not in BYTES else grids.constant(w.value)
-    if x is None or x.dtype not in WORDS or not grids.is_one_number(x) or weights is None:
+    if x is None or x.dtype not in WORDS or not grids.is_one_number(x):
+        return None
+    weights = None if w is None or grids.in_bytes(w).dtype not in BYTES else grids.constant(w.value)
+    if weights is None:
         return None
     if (count := terms(weights.shape)) > TERMS:
         limit = f"sums of products of 16-bit and 8-bit integers have at most {TERMS}"
@@ -65,7 +77,7 @@ def operand_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
     """The grid of an operand of a product of two computed values, with 16 bits and one scale, or with 8 bits."""
     grid = grids.dequantized(name)
     is_wide = grid is not None and grid.dtype in WORDS and grids.is_one_number(grid)
-    return grid if grid is not None and is_wide else input_of(grids, name, axis)
+    return grid if grid is not None and is_wide else factor_of(grids, name, axis)
 
 
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:

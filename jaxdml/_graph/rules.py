@@ -14,6 +14,7 @@ from jaxdml._graph.operands import (
     StaysFloat,
     added_bias_of,
     bias_of,
+    factor_of,
     float_bias_of,
     grid_of,
     input_of,
@@ -93,7 +94,7 @@ def _concat(node: Node, grids: Grids) -> Fusion:
 
 def _convolution(node: Node, grids: Grids) -> Fusion:
     wide = wide_input_of(grids, node, lambda shape: math.prod(shape[1:]))
-    x, w = wide or input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
+    x, w = wide or input_of(grids, node.inputs[0]), factor_of(grids, node.inputs[1], axis=0)
     result = None if wide else output_of(grids, node, x)
     dimensions = _dimensions(node, grids.constant(w.value))
     if dimensions is None:
@@ -133,7 +134,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
     if right is not None and grids.constant(right.value) is None:
         a, b = operand_of(grids, node.inputs[0]), operand_of(grids, node.inputs[1], axis=-1)
     else:
-        a, b = wide or input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=-1)
+        a, b = wide or factor_of(grids, node.inputs[0]), factor_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
     if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
         raise StaysFloat(f"{node.inputs[1]} is a vector with a scale for each element")
@@ -227,8 +228,8 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
     _check_has_no_blocks(grids, node.inputs[1])
     if wide := wide_input_of(grids, node, lambda shape: shape[int(trans_b)]):
         return _wide_gemm(grids, node, wide)
-    a = input_of(grids, node.inputs[0])
-    b = input_of(grids, node.inputs[1], axis=0 if trans_b else 1)
+    a = factor_of(grids, node.inputs[0])
+    b = factor_of(grids, node.inputs[1], axis=0 if trans_b else 1)
     if name and (alpha, beta) != (1, 1):
         raise StaysFloat(f"alpha is {alpha:g} and beta is {beta:g}, both must be 1 if there is a bias")
     of_y: tuple[str, ...] = ()
@@ -252,7 +253,7 @@ def _wide_gemm(grids: Grids, node: Node, a: Grid) -> Fusion:
     if given != (0, 1, 1):
         words = "transA is {:g}, alpha is {:g} and beta is {:g}".format(*given)
         raise StaysFloat(f"{words}, but products of 16 by 8 bits take 0, 1 and 1")
-    b = input_of(grids, node.inputs[1], axis=0 if trans_b else 1)
+    b = factor_of(grids, node.inputs[1], axis=0 if trans_b else 1)
     matrix = np.asarray(grids.constant(b.value))
     matrix = matrix.T if trans_b else matrix
     bias = float_bias_of(grids, name, matrix.shape[1])

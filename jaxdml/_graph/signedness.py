@@ -1,12 +1,11 @@
-"""Converts integers to the types that quantized operators require: int8 to uint8 beside it, and 4 bits to 8 bits."""
+"""Converts int8 values to uint8 in graphs that have both, because a quantized operator requires a single type."""
 
 import numpy as np
 
 from jaxdml._graph.graph import Graph, Names, Node
-from jaxdml._graph.grids import BYTES, NIBBLES, Grids
+from jaxdml._graph.grids import Grids
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
-_BYTE_OF = dict(zip(NIBBLES, BYTES, strict=True))
 
 
 def of_one_signedness(graph: Graph) -> Graph:
@@ -51,28 +50,3 @@ def _has_only_dequantized(name: str, grids: Grids) -> bool:
     found = [grids.dequantized(reader.outputs[0]) for reader in grids.readers(name)]
     is_fit = all(grid is not None and (grid.value, grid.dtype) == (name, INT8) for grid in found)
     return is_fit and name not in grids.graph.outputs
-
-
-def of_whole_bytes(graph: Graph) -> Graph:
-    """The graph with 8-bit constants in place of dequantized 4-bit constants, unless these have a scale for each block.
-
-    The integers, and so the floats, stay the same. Products by weights in blocks take 4 bits; other operators take 8.
-    """
-    grids, widened = Grids(graph), dict[str, str]()
-
-    def bytes_of(name: str) -> str:
-        value = grids.constant(name)
-        if name not in widened and value is not None:
-            widened[name] = grids.add(f"{name}:bytes", value.astype(_BYTE_OF[value.dtype]))
-        return widened.get(name, "")
-
-    def of_bytes(node: Node) -> Node:
-        grid = grids.dequantized(node.outputs[0]) if node.operator.kind == "dequantize_linear" else None
-        if grid is None or grids.constant(grid.value) is None:
-            return node
-        if grid.dtype not in NIBBLES or node.options["block_size"]:
-            return node
-        return node.replace(inputs=(bytes_of(grid.value), grid.scale, bytes_of(grid.zero_point)))
-
-    nodes = tuple(map(of_bytes, graph.nodes))
-    return graph.replace(nodes=nodes, constants={**graph.constants, **grids.added})

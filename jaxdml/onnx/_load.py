@@ -9,7 +9,7 @@ from jaxdml._graph.evaluate import folded, unknown_shapes
 from jaxdml._graph.floats import DEFAULT, Floats, wrong_floats
 from jaxdml._graph.graph import without_dead
 from jaxdml._graph.places import with_float64
-from jaxdml._graph.signedness import of_one_signedness, of_whole_bytes
+from jaxdml._graph.signedness import of_one_signedness
 from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_boundary
@@ -63,8 +63,7 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
         graph, inferred, problems = to_graph(reader, numerics)
         budget.count_computing()
         if not problems:
-            graph = without_dead(folded(graph, check_result=budget.check_result))
-            graph = of_one_signedness(of_whole_bytes(graph))
+            graph = of_one_signedness(without_dead(folded(graph, check_result=budget.check_result)))
             graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], check_result=budget.check_result))
             graph = with_float64(graph, {name: dtype for name, (dtype, _) in inferred.items()})
             problems = unknown_shapes(graph)
