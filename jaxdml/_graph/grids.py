@@ -157,13 +157,9 @@ class Grids:
         return grid.zero_point or self._zero_points[key]
 
     def in_bytes(self, grid: Grid) -> Grid:
-        """A grid of 4-bit constants without blocks as one of 8-bit constants; other grids stay as they are.
-
-        The integers, and so the floats, stay the same.
-        """
+        """A grid of 4-bit constants as one of 8-bit constants with the same integers; other grids stay as they are."""
         integers = self.constant(grid.value)
-        is_nibbles = grid.dtype in NIBBLES and integers is not None and integers.dtype == grid.dtype
-        if not is_nibbles or grid.node.options.get("block_size"):
+        if grid.dtype not in NIBBLES or integers is None or integers.dtype != grid.dtype:
             return grid
         value, zero_point = (name and self._bytes_of(name, grid.node) for name in (grid.value, grid.zero_point))
         return replace(grid, value=value, zero_point=zero_point, dtype=_BYTE_OF[grid.dtype])
