@@ -49,9 +49,7 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
 
 
 def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], int]) -> Grid | None:
-    """The grid of the first input if it has 16 bits and one scale, and the weights are constants of 8 or 4 bits.
-
-    None for all other inputs and weights; 4 bits count if they can become 8.
+    """The grid of the first input if it has 16 bits and one scale, and the weights are constants; else None.
 
     Args:
       grids: the grids.
@@ -62,10 +60,8 @@ def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], i
       StaysFloat: if there are too many terms.
     """
     x, w = (grids.dequantized(name) for name in node.inputs[:2])
-    if x is None or x.dtype not in WORDS or not grids.is_one_number(x):
-        return None
-    weights = None if w is None or grids.in_bytes(w).dtype not in BYTES else grids.constant(w.value)
-    if weights is None:
+    weights = None if w is None else grids.constant(w.value)
+    if x is None or x.dtype not in WORDS or not grids.is_one_number(x) or weights is None:
         return None
     if (count := terms(weights.shape)) > TERMS:
         limit = f"sums of products of 16-bit and 8-bit integers have at most {TERMS}"

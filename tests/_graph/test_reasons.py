@@ -127,6 +127,8 @@ MORE_MODELS = {
     "gemm_u16_matrix_added": lambda: single(
         "Gemm", X.but(shape=(3, 32), dtype="u16"), B.but(shape=(32, 8)), FLOAT_BIAS.but(shape=(3, 8))
     ),
+    "gemm_u16_by_u16": lambda: single("Gemm", X.but(shape=(3, 32), dtype="u16"), B.but(shape=(32, 8), dtype="u16")),
+    "add_constant_s4": lambda: single("Add", X, X.but(dtype="s4", by="constant"), to=Y),
     "packed_computed": lambda: packed_product(lambda build: build.input((3, 1, 8), "u8")),
     "packed_half_zero_points": lambda: packed_product(zero_points=[[7.5], [8], [9]]),
     "product_reshaped": lambda: single(
@@ -152,7 +154,8 @@ REMARKS = {
     "conv_u16_matrix_added": "its bias is not a constant with a value for each channel",
     "gemm_u16_alpha": "transA is 0, alpha is 2 and beta is 1, but products of 16 by 8 bits take 0, 1 and 1",
     "gemm_u16_matrix_added": "its bias is not a constant with a value for each channel",
-    "conv_weight_s4": "v8 is int4, quantized operators take 8 bits",
+    "gemm_u16_by_u16": "v8 is uint16, quantized operators take 8 bits",
+    "add_constant_s4": "v8 is int4, quantized operators take 8 bits",
     "conv_per_channel_wrong_axis": "v8 has a scale for each index along axis 1, or for each block",
     "matmul_blocks_of_8": "v5 has blocks of 8, but products take multiples of 16",
     "matmul_float16_blocks": f"v5 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
