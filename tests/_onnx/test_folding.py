@@ -199,7 +199,7 @@ def test_reductions_are_rounded_once(name, dtype):
 EDGES = {  # operator: x, the divisor or the axes, and the result
     "Div": ([[5, -5, 0, 7]], [[0, 0, 0, -2]], [[0, 0, 0, -3]]), "ReduceMean": (np.zeros((2, 0)), [1], [0, 0]),
     "ReduceLogSum": ([[0, 0], [-1, 0], [9, 0]], [1], ["least", 0, 2]),
-    "ReduceLogSumExp": ([[3, 5], [1, 1]], [1], [5, 1]),
+    "ReduceLogSumExp": ([[3, 5], [1, 1], [-4, -24]], [1], [5, 1, -4]),
     "ReduceL2": ([[3, 4], [50, 0]], [1], [5, 50]), "Mod": ([[5, -5, 0, 7]], [[0, 0, 0, -2]], [[0, 0, 0, -1]]),
 }  # fmt: skip
 
@@ -207,7 +207,7 @@ EDGES = {  # operator: x, the divisor or the axes, and the result
 @pytest.mark.parametrize("dtype", [np.int32, np.int64], ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("name", EDGES)
 def test_integers_at_the_edges_are_the_same_known_and_traced(name, dtype):
-    """Quotients and means by 0, and logarithms of 0 and of negative numbers."""
+    """Quotients and means by 0, logarithms of 0 and of negative numbers, and one that float32 rounds to a whole number."""
     x, other, expected = EDGES[name]
     expected = np.array([np.iinfo(dtype).min if each == "least" else each for each in np.ravel(expected)]).astype(dtype)
     x, other = np.asarray(x, dtype), np.asarray(other, dtype if name in ("Div", "Mod") else np.int64)

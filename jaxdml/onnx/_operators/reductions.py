@@ -82,8 +82,10 @@ def _log_sum(x: Array, axes: Axes) -> Array:
 def _log_sum_exp(x: Array, axes: Axes) -> Array:
     floats = _as_floats(x)
     if is_known(x):
-        return cast(np.asarray(np.logaddexp.reduce(floats, axes, np.float64, keepdims=True)), dtype=x.dtype)
-    return cast(jax.scipy.special.logsumexp(floats, axes, keepdims=True), dtype=x.dtype)
+        total = np.logaddexp.reduce(floats, axes, np.float64, keepdims=True).astype(floats.dtype)
+    else:
+        total = jax.scipy.special.logsumexp(floats, axes, keepdims=True)
+    return cast(total, dtype=x.dtype)
 
 
 def _as_floats(x: Array) -> Array:
