@@ -140,7 +140,7 @@ DEVIATIONS = (
         | dict.fromkeys(("conv_u16", "conv_bias_float_u16", "conv_relu_u16"), "ConvInteger Q"),
     ),
     Deviation(
-        "4-bit weights that are not in blocks run as 8-bit weights",
+        "Products and convolutions by 4-bit constants that are not in blocks run on integers",
         {"conv_weight_s4": "QLinearConv", "gemm_s4": "QGemm", "matmul_s4": "QLinearMatMul"},
     ),
     Deviation(
