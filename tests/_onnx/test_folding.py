@@ -207,7 +207,7 @@ EDGES = {  # operator: x, the divisor or the axes, and the result
 @pytest.mark.parametrize("dtype", [np.int32, np.int64], ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("name", EDGES)
 def test_integers_at_the_edges_are_the_same_known_and_traced(name, dtype):
-    """Quotients and means by 0, logarithms of 0 and of negative numbers, and one that float32 rounds to a whole number."""
+    """Quotients and means by 0, and logarithms: of 0, of negative numbers, and one that is whole in float32 alone."""
     x, other, expected = EDGES[name]
     expected = np.array([np.iinfo(dtype).min if each == "least" else each for each in np.ravel(expected)]).astype(dtype)
     x, other = np.asarray(x, dtype), np.asarray(other, dtype if name in ("Div", "Mod") else np.int64)

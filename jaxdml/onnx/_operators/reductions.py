@@ -82,7 +82,7 @@ def _log_sum(x: Array, axes: Axes) -> Array:
 def _log_sum_exp(x: Array, axes: Axes) -> Array:
     floats = _as_floats(x)
     if is_known(x):
-        total = np.logaddexp.reduce(floats, axes, np.float64, keepdims=True).astype(floats.dtype)
+        total: Array = np.asarray(np.logaddexp.reduce(floats, axes, np.float64, keepdims=True), floats.dtype)
     else:
         total = jax.scipy.special.logsumexp(floats, axes, keepdims=True)
     return cast(total, dtype=x.dtype)
