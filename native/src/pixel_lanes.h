@@ -89,6 +89,8 @@ struct LaneWriter {
 __attribute__((noinline)) static void store_by_rows(const Convolution& one, const Channels& channels, int64_t o,
                                                     const PixelBlock& pixels, const I32 (&totals)[4], uint8_t* y) {
   const int64_t size = size_of(one.type);
+  if (one.type == Type::kInt32 && !pixels.planes && pixels.count == kBytes)
+    return put_in_order(reinterpret_cast<const uint8_t*>(totals), y + pixels.first * size);
   alignas(64) uint8_t bytes[4 * kBytes];
   store_positions(totals, channels, o, one.type, bytes);
   if (pixels.planes)
