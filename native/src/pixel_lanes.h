@@ -42,12 +42,14 @@ JAXDML_INLINE PixelsPlan plan_pixels(const Convolution* problems, int64_t count,
   plan.images = one.batch * one.filter.groups;
   plan.pixels = pixels;
   plan.blocks = ceil_div(plan.pixels, kBytes);
-  // Several items for each worker. An item has consecutive blocks, so that workers rarely write to the same cache line.
-  // Items that share a block interleave its activations again, so outputs are divided among fewer items.
-  const int64_t items = threads > 1 ? 4 * threads : 1, all = count * plan.images * plan.blocks;
-  plan.run = at_most(ceil_div(all, 2 * items), plan.blocks);
+  // Eight items for each worker. An item has consecutive blocks, so that workers rarely write to the same cache line.
+  // Four are enough if more would repeat work: each worker that computes a part of an image may fill planes for it, and
+  // each worker that computes a part of a block's outputs interleaves the block's activations.
+  const int64_t items = threads > 1 ? 8 * threads : 1, enough = ceil_div(items, 2);
+  const int64_t images = count * plan.images, all = images * plan.blocks;
+  plan.run = images < enough ? ceil_div(plan.blocks, ceil_div(items, images)) : plan.blocks;
   plan.runs = ceil_div(plan.blocks, plan.run);
-  plan.outputs = round_up(ceil_div(outputs, ceil_div(items, all)), kTile);
+  plan.outputs = round_up(ceil_div(outputs, ceil_div(enough, all)), kTile);
   plan.output_blocks = ceil_div(outputs, plan.outputs);
   plan.channels = take_channels(one.filter, count, arena);
   plan.lane_bytes = panel_depth(one.filter) * kBytes;
