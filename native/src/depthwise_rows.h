@@ -14,7 +14,8 @@ namespace jaxdml::JAXDML_ISA {
 constexpr int kOutputRows = 4;  // rows of a block; a vector holds the bytes of their 16 columns
 
 // Whether this form is faster than its alternatives, which requires that enough lanes hold outputs. The threshold was
-// measured.
+// measured. Next to it, this form takes 0.5 to 0.8 of the time for int32, and 0.7 to 1 for bytes, but up to 1.2 if the
+// filter has zero points.
 JAXDML_INLINE bool is_depthwise_by_rows(const Convolution& one) {
   const Filter& filter = one.filter;
   const int64_t kernel = filter.rows, stride = one.stride[0];
