@@ -144,7 +144,7 @@ template <int kStride>
 JAXDML_INLINE I32 windows_of(const uint8_t* from, uint64_t bits, I32 otherwise, I32 flip) {
   static_assert(kStride == 1 || kStride == 2);
   __m512i x;
-  if (kStride == 1) {  // the windows have 19 bytes; half a vector is loaded and flipped at half the cost
+  if (kStride == 1) {  // the windows have 19 bytes, so 32 are loaded
     const __m256i half = _mm256_mask_loadu_epi8(_mm512_castsi512_si256((__m512i)otherwise), __mmask32(bits), from);
     x = _mm512_castsi256_si512(_mm256_xor_si256(half, _mm512_castsi512_si256((__m512i)flip)));
   } else {
