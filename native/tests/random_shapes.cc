@@ -43,7 +43,7 @@ namespace {
 struct Case {
   std::string what;
   std::deque<Bytes> inputs;
-  int64_t y_bytes = 1;           // bytes of an output element
+  int64_t y_alignment = 1;       // of the outputs, in bytes
   std::vector<Output> expected;  // the output of each problem
   std::function<void(const Kernels&, const Pool&, Random&, const std::deque<Bytes>& y)> run;
 };
@@ -223,7 +223,7 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   of.what = text("%d matmuls [%d, %d] x [%d, %d]%s, %s x %s -> %s%s", int(count), int(one.rows), int(one.depth),
                  int(one.depth), int(one.columns), one.is_raw ? " raw" : "", name_of(one.a_zero_point.is_signed),
                  name_of(one.b_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
-  of.y_bytes = size_of(one.type);
+  of.y_alignment = size_of(one.type);
   std::vector<Matmul> problems;
   std::vector<const uint8_t*> weights;
   const Style style = random_style(random);
@@ -345,7 +345,7 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
       far(one.stride[0]), far(one.stride[1]), far(one.dilation[0]), far(one.dilation[1]), far(one.start[0]),
       far(one.start[1]), far(one.end[0]), far(one.end[1]), name_of(one.x_zero_point.is_signed),
       name_of(one.filter_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
-  of.y_bytes = size_of(one.type);
+  of.y_alignment = size_of(one.type);
   std::vector<Convolution> problems;
   std::vector<const uint8_t*> weights;
   const int64_t depth = shape.channels * shape.rows * shape.columns;
@@ -460,7 +460,7 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
 
 Case dequantization_case(Random& random, int64_t size, int64_t count) {
   Case of;
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   Dequantization one = {};
   one.size = size;
   one.is_signed = random.chance(50);
@@ -483,7 +483,7 @@ Case dequantization_case(Random& random, int64_t size, int64_t count) {
 
 Case range_case(Random& random, int64_t size, int64_t count) {
   Case of;
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   of.what = text("%d ranges of %d", int(count), int(size));
   std::vector<Range> problems;
   for (int64_t i = 0; i < count; i++) {
@@ -525,7 +525,7 @@ Case row_quantization_case(Random& random, int64_t rows, int64_t depth) {
 
 Case row_sums_case(Random& random, int64_t size, int64_t count) {
   Case of;
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   Rows one = {};
   one.depth = extent(random, size);
   one.rows = size / one.depth;
@@ -585,7 +585,7 @@ Case blocks_case(Random& random, BlockProduct one) {
   of.what = text("[%d, %d] in %d planes by [%d, %d] of %d bits in blocks of %d, %d bytes to a scale%s%s", int(one.rows),
                  int(shape.depth), int(one.planes), int(shape.columns), int(shape.depth), shape.bits, int(shape.size),
                  shape.scale_bytes, shape.has_zero_points ? ", zero points" : "", has_bias ? ", bias" : "");
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   const int64_t count = shape.columns * blocks_of(shape), size = one.rows * shape.depth;
   BlockMatrix matrix = {shape, elements(of, random, shape.columns * shape.depth, shape.bits, is_signed),
                         elements(of, random, count, shape.bits, is_signed), nullptr};
@@ -685,7 +685,7 @@ Case random_max_pool(Random& random) {
 // `one` gives the sizes and the result.
 Case attention_case(Random& random, Attention one, int64_t count) {
   Case of;
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   const bool has_seen = random.chance(70), has_bias = random.chance(30), has_sink = random.chance(30);
   of.what = text(
       "%d attentions, batch %d, %d heads in %d groups, %d queries of %d, %d keys, values of %d%s%s%s, result %d",
@@ -786,7 +786,7 @@ Case random_attention(Random& random) {
 
 Case lstm_case(Random& random, int64_t steps, int64_t batch, int64_t units, int64_t count) {
   Case of;
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   Lstm one = {};
   one.steps = steps;
   one.batch = batch;
@@ -868,7 +868,7 @@ auto run_of(const std::shared_ptr<RowCase>& rows) {
 
 Case rows_case(Random& random, std::vector<int64_t> extents, int64_t columns) {
   Case of;
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   const auto rows = std::make_shared<RowCase>(random_rows(random, of.inputs, std::move(extents), columns));
   bound(*rows);
   of.what = text("a program of %d instructions on %d rows of %d", int(rows->instructions.size()), int(rows->one.rows),
@@ -881,7 +881,7 @@ Case rows_case(Random& random, std::vector<int64_t> extents, int64_t columns) {
 // Products of numbers, some of which lie just below 2**-126 and round to it.
 Case row_products_case(Random& random, int64_t columns) {
   Case of;
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   const auto rows = std::make_shared<RowCase>();
   rows->one.rows = 1;
   rows->one.columns = columns;
@@ -917,7 +917,7 @@ Case look_up_case(Random& random, int64_t size, int64_t count) {
   one.size = size;
   one.is_signed = random.chance(50);
   one.x_width = random.chance(60) ? 1 : 2;
-  one.y_width = of.y_bytes = random.chance(60) ? 1 : 2;
+  one.y_width = of.y_alignment = random.chance(60) ? 1 : 2;
   one.has_vbmi = has_avx512_vbmi() && random.chance(50);
   of.what = text("%d look-ups of %d from %d %s bytes to %d%s", int(count), int(size), int(one.x_width),
                  one.is_signed ? "signed" : "unsigned", int(one.y_width), one.has_vbmi ? " by AVX512-VBMI" : "");
@@ -966,7 +966,7 @@ Case block_dequantization_case(Random& random, int64_t blocks, int64_t size) {
   const bool is_signed = random.chance(50);
   const int bits = random.chance(60) ? 4 : 8;
   of.what = text("dequantization of %d blocks of %d, %d bits", int(blocks), int(size), bits);
-  of.y_bytes = 4;
+  of.y_alignment = 4;
   BlockDequantization one = {blocks, size, elements(of, random, blocks * size, bits, is_signed), {}, nullptr, nullptr};
   if (random.chance(60)) one.zero_points = elements(of, random, blocks, bits, is_signed);
   one.scales = scales(of, random, blocks, 0.1f, Style{random.chance(50), false, false}).at;
@@ -1359,8 +1359,13 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       return blocks_case(random, {{10, 300, 256, 8, 2, true}, 130, 1, nullptr, nullptr, nullptr, nullptr});
     },
     [](Random& random) { return block_dequantization_case(random, 5000, 33); },
-    // Outputs written with non-temporal stores.
+    // Outputs so large that stores are non-temporal, where these are aligned.
     [](Random& random) { return block_dequantization_case(random, 1 << 17, 32); },
+    [](Random& random) {
+      Case of = block_dequantization_case(random, 1 << 17, 32);
+      of.y_alignment = 64;
+      return of;
+    },
     [](Random& random) { return block_dequantization_case(random, 1 << 15, 131); },
     [](Random& random) { return attention_case(random, attention_of(random, 1, 2, 30, 300, 64, 64), 1); },
     // The longest keys, and more keys than fit in one exact sum.
@@ -1427,7 +1432,7 @@ void on_signal(int number) {
 // Returns the number of output bytes, or -1 if an output is wrong.
 int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& random) {
   std::deque<Bytes> y;
-  for (const Output& expected : one.expected) y.emplace_back(random, int64_t(expected.size()), one.y_bytes);
+  for (const Output& expected : one.expected) y.emplace_back(random, int64_t(expected.size()), one.y_alignment);
   one.run(kernels, pool, random, y);
   int64_t count = 0;
   for (size_t i = 0; i < y.size(); i++) {
