@@ -88,8 +88,8 @@ struct LaneWriter {
 };
 
 // Stores the sums of one output channel, which begins at `y`: int32, or bytes of which some are discarded.
-__attribute__((noinline)) static void store_by_rows(const Convolution& one, const Channels& channels, int64_t o,
-                                                    const PixelBlock& pixels, const I32 (&totals)[4], uint8_t* y) {
+JAXDML_INLINE void store_by_rows(const Convolution& one, const Channels& channels, int64_t o, const PixelBlock& pixels,
+                                 const I32 (&totals)[4], uint8_t* y) {
   const int64_t size = size_of(one.type);
   if (one.type == Type::kInt32 && !pixels.planes && pixels.count == kBytes)
     return put_in_order(reinterpret_cast<const uint8_t*>(totals), y + pixels.first * size);
