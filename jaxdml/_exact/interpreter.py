@@ -10,6 +10,7 @@ from jax.extend.core.primitives import convert_element_type_p
 
 from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
+from jaxdml._arithmetic.integers import are_same
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import Operation, flattened
@@ -72,18 +73,22 @@ OF_TYPES = {
 # Equations without a rule --------------------------------------------------------------------------------------------
 
 
+Kind = Literal["type", "rule", "count", "integers"]
+
+
 class Problem(NamedTuple):
-    """A reason why an equation is not exact.
+    """A reason why an equation has no single answer.
 
     Attributes:
       primitive: the name of the equation's primitive.
       kind: "type": floats of an unsupported type; "rule": the primitive has no rule; "count": the number of addends of
-        a sum is too large or unknown, or the number of factors of a product is unknown.
+        a sum is too large or unknown, or the number of factors of a product is unknown; "integers": the primitive's
+        integers may differ. `jaxdml.exact`, which concerns floats, accepts the last kind.
       text: the error, with the primitive, its place and a remedy.
     """
 
     primitive: str
-    kind: Literal["type", "rule", "count"]
+    kind: Kind
     text: str
 
 
@@ -106,14 +111,19 @@ def problems(jaxpr: Any, scope: str = "", line: str = "") -> Iterator[Problem]:
             yield Problem(eqn.primitive.name, kind, text)
 
 
-def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> bool:
-    """Whether a primitive with operands of these types, or any equation of its jaxprs, is left to XLA."""
+def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any], of_results: Sequence[Any]) -> bool:
+    """Whether XLA alone decides the results of a primitive with operands and results of these types.
+
+    The equations of a primitive's jaxprs count, too.
+    """
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
-    of_result = params.get("preferred_element_type")
-    floats = [dtype for dtype in (*dtypes, *([] if of_result is None else [of_result])) if is_float(dtype)]
-    is_known = has_rule(name, params) and not types_without_rules(name, params, floats)
-    return bool(floats) and not is_known and not is_exact_call(params)
+    if is_exact_call(params):
+        return False
+    floats = [dtype for dtype in (*dtypes, *of_results) if is_float(dtype)]
+    if not floats:
+        return computes_floats(params) or not are_same(name, params, dtypes)
+    return not has_rule(name, params) or bool(types_without_rules(name, params, floats))
 
 
 def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
@@ -121,12 +131,14 @@ def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
     return name in LOOPS or (name in CALLS and not is_exact_call(eqn.params))
 
 
-def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | None:
+def _problem(eqn: Any) -> tuple[Kind, str, str] | None:
     """The kind of an equation's problem, its description, and a remedy; None if the equation has no problem."""
     name = eqn.primitive.name
     types = [var.aval.dtype for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
-    if not types or is_exact_call(eqn.params):
+    if is_exact_call(eqn.params):
         return None
+    if not types:
+        return _problem_of_integers(eqn)
     if other := types_without_rules(name, eqn.params, types):
         return "type", f"{name} of {other[0]}", OF_TYPES.get(other[0].name, "use float32, bfloat16 or float16")
     if is_sum_of_products(name, eqn.params):
@@ -134,6 +146,17 @@ def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | No
     if not has_rule(name, eqn.params):
         return "rule", f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
     return _problem_of_count(COUNTS[name](eqn), name) if name in COUNTS else None
+
+
+def _problem_of_integers(eqn: Any) -> tuple[Kind, str, str] | None:
+    """The problem of an equation whose operands and results are no floats."""
+    name = eqn.primitive.name
+    if computes_floats(eqn.params):
+        return "rule", f"no rule for the floats inside {name}", REMEDIES.get(name, GENERAL_REMEDY)
+    dtypes = [var.aval.dtype for var in eqn.invars if hasattr(var.aval, "dtype")]
+    if eqn.outvars and not are_same(name, eqn.params, dtypes):
+        return "integers", f"the integers of {name} may differ", GENERAL_REMEDY
+    return None
 
 
 def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str] | None:
@@ -162,6 +185,12 @@ def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
         for each in value if isinstance(value, tuple | list) else (value,):
             if hasattr(each, "eqns"):
                 yield getattr(each, "jaxpr", each)
+
+
+def computes_floats(params: Mapping[str, Any]) -> bool:
+    """Whether any equation of the jaxprs among an equation's parameters has floats."""
+    eqns = [eqn for inner in inner_jaxprs(params) for eqn in inner.eqns]
+    return any(any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))) or computes_floats(eqn.params) for eqn in eqns)
 
 
 # Evaluation ----------------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ def of_own_type(function: Callable[..., Array]) -> Rule:
 
 def as_it_is(primitive: Any, params: Params) -> Computed:
     """The primitive itself: a rule for primitives that do not round."""
-    return functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
+    bound = functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
+    return (lambda *operands: list(bound(*operands))) if primitive.multiple_results else bound
 
 
 def gathered(primitive: Any, params: Params) -> Computed:

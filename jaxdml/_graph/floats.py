@@ -66,11 +66,11 @@ def _computes_floats(node: Node) -> bool:
 
 def _has_rule(node: Node) -> bool:
     equation = node.options.get("equation")
-    return (
-        node.operator.has_rule
-        and not (equation and lacks_rule(equation.primitive.name, equation.params, equation.dtypes))
-        and not _computes_float64(node)
-    )
+    return node.operator.has_rule and not (equation and _lacks_rule(equation)) and not _computes_float64(node)
+
+
+def _lacks_rule(equation: Any) -> bool:
+    return lacks_rule(equation.primitive.name, equation.params, equation.dtypes, equation.dtypes_of_results)
 
 
 def _computes_float64(node: Node) -> bool:

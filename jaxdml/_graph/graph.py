@@ -130,7 +130,7 @@ class Graph:
 CONVERSIONS = ("quantize_linear", "dequantize_linear", "quantize_by_range")
 EXACT_CAST = "exact_cast"  # the kind of nodes that cast integers to floats that hold all of them, as uint8 to float32
 ROUNDING = "rounding"  # the kind of nodes that round floats to a grid by jaxdml's own operators
-INDICES = "indices"  # the kind of nodes that compute integers or bools from integers and bools alone, such as indices
+INDICES = "indices"  # the kind of nodes that compute integers or bools, from such alone, that are the same everywhere
 CHOICE = "choice"  # the kind of nodes whose first input selects the first or the second half of the other inputs
 MOVERS = ("mover", "max_pool", "extreme", "order")  # kinds that return elements of their input, or indices of elements
 

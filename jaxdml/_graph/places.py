@@ -1,6 +1,7 @@
 """Finds which nodes of a fused graph compute on quantized integers, and which read float64."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,8 @@ from jaxdml._graph.graph import INDICES, MOVERS, Graph, Node
 
 # Kinds of quantized operators that quantize their first input.
 TAKE_FLOATS = ("dynamic_product", "dynamic_lstm", "product_of_blocks")
+# Operators of ONNX that compute integers exactly, though not floats. Others, such as ReduceL2, compute floats inside.
+EXACT_ON_INTEGERS = ("CumProd", "CumSum", "ReduceProd", "ReduceSum", "TopK")
 
 
 def with_places(graph: Graph) -> Graph:
@@ -27,7 +30,7 @@ def with_places(graph: Graph) -> Graph:
             on = "integers"
         elif node.operator.gives_shape or _casts(node, integers) or _is_of_indices(node, inputs, of_shapes):
             on = ""
-        if on == "" or node.operator.kind == "order":
+        if (on == "" or node.operator.kind == "order") and not _may_give_floats(node):
             of_shapes.update(node.outputs)
         elif node.operator.kind == "quantize_linear" or (on == "integers" and not _gives_floats(node)):
             integers.update(node.outputs)
@@ -69,9 +72,25 @@ def _gives_floats(node: Node) -> bool:
 
 def _is_of_indices(node: Node, inputs: list[str], of_shapes: set[str]) -> bool:
     """Whether a node computes shapes and indices from others; for an equation, only its kind says so."""
-    if "equation" in node.options:
+    if "equation" in node.options or node.operator.kind == INDICES:
         return node.operator.kind == INDICES
-    return bool(inputs) and of_shapes.issuperset(inputs)
+    is_exact = node.operator.is_exact or node.operator.kind in MOVERS or node.operator.name in EXACT_ON_INTEGERS
+    return bool(inputs) and of_shapes.issuperset(inputs) and is_exact and not _may_give_floats(node)
+
+
+def _may_give_floats(node: Node) -> bool:
+    """Whether a node on integers, or on shapes, may return floats."""
+    match node.operator.name:
+        case "Cast":
+            return _is_float(node.options["dtype"])
+        case "ConstantOfShape":
+            return "value" not in node.options or _is_float(node.options["value"].dtype)
+        case name:
+            return name == "EyeLike"  # the type of its result may be that of a value whose type is unknown
+
+
+def _is_float(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def _casts(node: Node, integers: set[str]) -> bool:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._arithmetic.integers import are_same
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import INDICES, Graph, Node, Operator, without_dead
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
@@ -29,8 +30,7 @@ from jaxdml.ptq._trace.fixed import FixedValues
 WEIGHT_MOVERS = (
     "broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose",
 )  # fmt: skip
-# Primitives that may compute floats, or that have a reason of their own, even if all their operands are integers.
-NOT_OF_INDICES = (*PRODUCT_PRIMITIVES, "cond", "scan", "while")
+QUOTIENTS = ("div", "rem")
 
 
 class Builder:
@@ -105,10 +105,27 @@ class Builder:
         self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
 
     def _is_of_indices(self, equation: Equation) -> bool:
-        """Whether an equation computes integers or bools from integers and bools alone."""
-        dtypes = (self.program.avals[name].dtype for name in (*equation.inputs, *equation.outputs))
-        is_inexact = any(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes)
-        return not is_inexact and equation.name not in NOT_OF_INDICES
+        """Whether an equation computes, from integers and bools alone, integers or bools that are the same everywhere.
+
+        Products have reasons of their own in the printed table.
+        """
+        dtypes = (*equation.dtypes, *equation.dtypes_of_results)
+        if equation.name in PRODUCT_PRIMITIVES or any(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+            return False
+        if equation.name in QUOTIENTS:
+            return self._cannot_overflow(equation.inputs[1])
+        return are_same(equation.name, equation.params, equation.dtypes)
+
+    def _cannot_overflow(self, divisor: str) -> bool:
+        """Whether a divisor of integers is a number other than 0 and -1, or a choice of such numbers.
+
+        JAX leaves the result of other divisors to the backend. `jnp.remainder` chooses 1 in place of 0.
+        """
+        maker = self.fixed.maker(divisor)
+        if maker is not None and maker.name == "select_n":
+            return all(map(self._cannot_overflow, maker.inputs[1:]))
+        number = self.number(divisor)
+        return number is not None and number not in (0, -1)
 
     def reshaped(self, name: str, role: str, operator: Operator, options: Mapping[str, Any]) -> str:
         """Appends a node that reshapes a value of the graph for the next node, and returns the result's name."""

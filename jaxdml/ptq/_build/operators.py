@@ -113,8 +113,8 @@ def _joined(*xs: Array, axis: int) -> Array:
 
 # Primitives whose results consist of elements of their inputs.
 SELECTING = frozenset((
-    "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "pad",
-    "reshape", "rev", "select_n", "slice", "split", "squeeze", "tile", "transpose",
+    "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather",
+    "optimization_barrier", "pad", "reshape", "rev", "select_n", "slice", "split", "squeeze", "tile", "transpose",
 ))  # fmt: skip
 
 
@@ -136,9 +136,9 @@ CLIP = Operator("clip", _clip, kind="clip")
 MAX_POOL = Operator("max pooling", _largest, kind="max_pool")
 AVERAGE_POOL = Operator("average pooling", _average, kind="window_mean")
 MEAN = Operator("mean", _mean, kind="mean")
-PAD = Operator("pad", _padded, kind="pad")
+PAD = Operator("pad", _padded, kind="pad", only_selects=True)
 FAKE_QUANTIZE = Operator("fake_quantize", _rounded, kind="fake_quantize")
-CONCATENATE = Operator("concatenate", _joined, kind="concat")
+CONCATENATE = Operator("concatenate", _joined, kind="concat", only_selects=True)
 FLOAT_OPERATORS = (
     TRANSPOSE, MERGE, SPLIT, EXPAND, INTERLEAVE, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL,
     MEAN, PAD, CONCATENATE, FAKE_QUANTIZE,

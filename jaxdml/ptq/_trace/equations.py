@@ -37,6 +37,7 @@ class Equation:
       outputs: names of the output values.
       params: the primitive's parameters.
       dtypes: the types of the inputs.
+      dtypes_of_results: the types of the outputs.
       scope: the equation's `jax.named_scope`s, outermost first, joined by slashes.
       called: the name of the jitted function if the equation is a call that is not inlined, else "".
     """
@@ -46,6 +47,7 @@ class Equation:
     outputs: tuple[str, ...]
     params: Mapping[str, Any]
     dtypes: tuple[Any, ...]
+    dtypes_of_results: tuple[Any, ...]
     scope: str = ""
     called: str = ""
 
@@ -330,7 +332,9 @@ class _Writer:
         outputs = tuple(self.fresh(word) for _ in eqn.outvars)
         self.avals |= {name: var.aval for name, var in zip(outputs, eqn.outvars, strict=True)}
         dtypes = tuple(self.avals[name].dtype for name in inputs)
-        self.equations.append(Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, scope, called))
+        of_results = tuple(var.aval.dtype for var in eqn.outvars)
+        equation = Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, of_results, scope, called)
+        self.equations.append(equation)
         self.seen[key] = outputs
         self.moved.update(outputs if word in MOVERS_OF_WEIGHTS and self.is_weight(inputs[0]) else ())
         if word == "iota" and np.ndim(eqn.outvars[0].aval) == 1 and isinstance(eqn.outvars[0].aval.shape[0], int):
