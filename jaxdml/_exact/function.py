@@ -52,7 +52,7 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
         raise ExactError(f"exact: XLA_FLAGS has {flag}, which lets XLA change any float; remove the flag")
 
     def check(jaxpr: Any) -> None:
-        of_floats = (each for each in problems(jaxpr) if each.kind != "integers")
+        of_floats = (each for each in problems(jaxpr) if each.kind != "varies")
         found = [each for each in of_floats if not (products == "xla" and _is_of_product(each))]
         if texts := tuple(dict.fromkeys(each.text for each in found)):
             raise ExactError("\n".join(f"exact: {text}" for text in texts), texts)

@@ -73,7 +73,7 @@ OF_TYPES = {
 # Equations without a rule --------------------------------------------------------------------------------------------
 
 
-Kind = Literal["type", "rule", "count", "integers"]
+Kind = Literal["type", "rule", "count", "varies"]
 
 
 class Problem(NamedTuple):
@@ -82,8 +82,8 @@ class Problem(NamedTuple):
     Attributes:
       primitive: the name of the equation's primitive.
       kind: "type": floats of an unsupported type; "rule": the primitive has no rule; "count": the number of addends of
-        a sum is too large or unknown, or the number of factors of a product is unknown; "integers": the primitive's
-        integers may differ. `jaxdml.exact`, which concerns floats, accepts the last kind.
+        a sum is too large or unknown, or the number of factors of a product is unknown; "varies": the integers of the
+        primitive, or the places where it writes floats, may differ. `jaxdml.exact` leaves the last kind to its caller.
       text: the error, with the primitive, its place and a remedy.
     """
 
@@ -121,9 +121,9 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any], of_r
     if is_exact_call(params):
         return False
     floats = [dtype for dtype in (*dtypes, *of_results) if is_float(dtype)]
-    if not floats:
-        return computes_floats(params) or not are_same(name, params, dtypes)
-    return not has_rule(name, params) or bool(types_without_rules(name, params, floats))
+    if floats and (not has_rule(name, params) or types_without_rules(name, params, floats)):
+        return True
+    return (not floats and computes_floats(params)) or _varies(name, params, dtypes, bool(floats))
 
 
 def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
@@ -134,11 +134,21 @@ def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
 def _problem(eqn: Any) -> tuple[Kind, str, str] | None:
     """The kind of an equation's problem, its description, and a remedy; None if the equation has no problem."""
     name = eqn.primitive.name
-    types = [var.aval.dtype for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
+    floats = _types_of_floats(eqn)
     if is_exact_call(eqn.params):
         return None
-    if not types:
-        return _problem_of_integers(eqn)
+    if floats and (problem := _problem_of_floats(eqn, floats)):
+        return problem
+    if not floats and computes_floats(eqn.params):
+        return "rule", f"no rule for the floats inside {name}", REMEDIES.get(name, GENERAL_REMEDY)
+    dtypes = [var.aval.dtype for var in eqn.invars if hasattr(var.aval, "dtype")]
+    if eqn.outvars and _varies(name, eqn.params, dtypes, bool(floats)):
+        return "varies", f"the results of {name} may differ", GENERAL_REMEDY
+    return None
+
+
+def _problem_of_floats(eqn: Any, types: Sequence[Any]) -> tuple[Kind, str, str] | None:
+    name = eqn.primitive.name
     if other := types_without_rules(name, eqn.params, types):
         return "type", f"{name} of {other[0]}", OF_TYPES.get(other[0].name, "use float32, bfloat16 or float16")
     if is_sum_of_products(name, eqn.params):
@@ -148,15 +158,9 @@ def _problem(eqn: Any) -> tuple[Kind, str, str] | None:
     return _problem_of_count(COUNTS[name](eqn), name) if name in COUNTS else None
 
 
-def _problem_of_integers(eqn: Any) -> tuple[Kind, str, str] | None:
-    """The problem of an equation whose operands and results are no floats."""
-    name = eqn.primitive.name
-    if computes_floats(eqn.params):
-        return "rule", f"no rule for the floats inside {name}", REMEDIES.get(name, GENERAL_REMEDY)
-    dtypes = [var.aval.dtype for var in eqn.invars if hasattr(var.aval, "dtype")]
-    if eqn.outvars and not are_same(name, eqn.params, dtypes):
-        return "integers", f"the integers of {name} may differ", GENERAL_REMEDY
-    return None
+def _varies(name: str, params: Mapping[str, Any], dtypes: Sequence[Any], has_floats: bool) -> bool:
+    """Whether the integers of a primitive, or the places where it writes floats, may differ."""
+    return (not has_floats or name == "scatter") and not are_same(name, params, dtypes)
 
 
 def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str] | None:
@@ -175,6 +179,10 @@ def _is_of_floats(var: Any) -> bool:
     return hasattr(var.aval, "dtype") and is_float(var.aval.dtype)
 
 
+def _types_of_floats(eqn: Any) -> list[Any]:
+    return [var.aval.dtype for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
+
+
 def _is_of_bytes(var: Any) -> bool:
     return jax.numpy.issubdtype(var.aval.dtype, np.integer) and var.aval.dtype.itemsize == 1
 
@@ -190,7 +198,7 @@ def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
 def computes_floats(params: Mapping[str, Any]) -> bool:
     """Whether any equation of the jaxprs among an equation's parameters has floats."""
     eqns = [eqn for inner in inner_jaxprs(params) for eqn in inner.eqns]
-    return any(any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))) or computes_floats(eqn.params) for eqn in eqns)
+    return any(_types_of_floats(eqn) or computes_floats(eqn.params) for eqn in eqns)
 
 
 # Evaluation ----------------------------------------------------------------------------------------------------------
@@ -242,10 +250,11 @@ def _computation(eqn: Any) -> Callable[..., Any]:
         return as_it_is(primitive, _with_rules(params))
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
-    if not any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))) or is_exact_call(params):
+    types = _types_of_floats(eqn)
+    if not types or is_exact_call(params):
         is_narrow = name == "dot_general" and all(_is_of_bytes(var) for var in eqn.invars)
         return widened_on_cuda(primitive, params) if is_narrow else as_it_is(primitive, params)
-    return left_to_xla(primitive, params) if _problem(eqn) else RULES[name](primitive, params)
+    return left_to_xla(primitive, params) if _problem_of_floats(eqn, types) else RULES[name](primitive, params)
 
 
 def _with_rules(params: Mapping[str, Any]) -> dict[str, Any]:
