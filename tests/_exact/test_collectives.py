@@ -42,6 +42,38 @@ def mapped(f):
     return [jax.vmap(f, axis_name="i"), in_shard_map(f), in_shard_map(f, check_vma=False)]
 
 
+def steep(x):
+    return (jnp.exp(x.astype(jnp.float32)) * 1e6).astype(jnp.int32)
+
+
+INSIDE = {  # primitives on integers that compute floats inside, and the same by the remedy in the error
+    "shard_map": (lambda x: dml.exact(in_shard_map(steep))(x), in_shard_map(dml.exact(steep))),
+    "scatter": (
+        lambda x: dml.exact(lambda x: x.at[0].apply(steep))(x),
+        dml.exact(lambda x: x.at[0].set(steep(x[0]))),
+    ),
+    "reduce": (
+        lambda x: dml.exact(lambda x: lax.reduce(x, np.int32(0), lambda a, b: steep(a) + b, (0,)))(x),
+        lambda x: dml.exact(lambda x: x)(lax.reduce(x, np.int32(0), lambda a, b: steep(a) + b, (0,))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_floats_inside_of_primitives_on_integers_are_refused(name):
+    refused, remedy = INSIDE[name]
+    for f in (refused, jax.jit(refused)):
+        with pytest.raises(dml.ExactError, match=f"no rule for the floats inside {name}.*: (put|write|compute it)"):
+            f(np.arange(4, dtype=np.int32))
+    assert remedy(np.arange(4, dtype=np.int32)).dtype == np.int32
+
+
+def test_a_shard_map_of_integers_runs_inside():
+    x = np.arange(4, dtype=np.int32)
+    for f in (dml.exact(in_shard_map(lambda x: x + 1)), jax.jit(dml.exact(in_shard_map(lambda x: x + 1)))):
+        assert_same_bits(f(x), x + 1)
+
+
 @pytest.mark.parametrize("name", rest_rarely(REDUCTIONS, 1))
 def test_reductions_over_a_named_axis_are_written_with_jax_numpy(name):
     collective, reduce = REDUCTIONS[name]

@@ -67,6 +67,43 @@ def test_a_model_says_whether_it_has_one_answer():
     assert text.format("matmul_3") in model._repr_html_()
 
 
+CAST = "c = Cast <to = 1> (i)\n y = Exp (c)"
+FLOATS_OF_INDICES = {
+    "a place": f"i = ArgMax <axis = 1> (f)\n {CAST}",
+    "a shape": f"i = Shape (f)\n {CAST}",
+    "computed from a shape": f"n = Shape (f)\n i = Mul (n, n)\n {CAST}",
+    "the type of another": "i = ArgMax <axis = 1> (f)\n c = CastLike (i, s)\n y = Exp (c)",
+    "a constant": "i = Shape (f)\n c = ConstantOfShape <value = float[1] {1.5}> (i)\n y = Exp (c)",
+    "the constant 0": "i = Shape (f)\n c = ConstantOfShape (i)\n y = Exp (c)",
+    "an identity matrix": "c = EyeLike (f)\n y = Exp (c)",
+    "an identity matrix of indices": "i = ArgMax <axis = 1> (f)\n c = EyeLike <dtype = 1> (i)\n y = Exp (c)",
+}
+
+
+@pytest.mark.parametrize("name", FLOATS_OF_INDICES)
+def test_floats_of_indices_and_shapes_are_named(name):
+    named = model_of(FLOATS_OF_INDICES[name]).by_xla
+    assert [node.rpartition("_")[0] for node in named] == ["exp"]
+
+
+def test_floats_inside_of_an_operator_on_indices_are_named():
+    assert model_of("i = ArgMax <axis = 1> (f)\n y = ReduceL2 <keepdims = 0> (i)").by_xla == ("reducel2_2",)
+
+
+def test_indices_and_shapes_are_not_named():
+    model = model_of("""
+        i = ArgMax <axis = 1, keepdims = 0> (f)
+        n = Shape (i)
+        one = ConstantOfShape <value = int64[1] {1}> (n)
+        j = Add (i, one)
+        axis = Constant <value_int = 0> ()
+        k = CumSum (j, axis)
+        c = Cast <to = 6> (k)
+        y = Mul (c, c)""")
+    assert model.by_xla == ()
+    assert "floats" not in {node.on for node in model._graph.nodes[1:]}
+
+
 def test_functions_with_rules_have_one_answer():
     """In one model; each is a node of its own."""
     names = ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Sin", "Cos", "Erf")

@@ -101,7 +101,7 @@ class Builder:
         name = equation.scope or outputs[0]
         source = (equation.name,) if and_then is None else (equation.name, and_then.name)
         if self._is_of_indices(equation):
-            operator, remark = replace(operator, kind=INDICES), ""
+            operator = replace(operator, kind=INDICES)
         self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
 
     def _is_of_indices(self, equation: Equation) -> bool:
