@@ -65,6 +65,14 @@ CASES = {
         lambda p, x: (jnp.maximum(x @ p["w"], 0) + p["u"][:4]) @ p["v"], {},
         "there is no quantized add of values and constants",
     ),
+    "a product with an array that is no value": (
+        lambda p, x: (jnp.maximum(x @ p["w"], 0) * p["u"][:4]) @ p["v"], {},
+        "there is no quantized mul of values and constants",
+    ),
+    "beside an array that is no value": (
+        lambda p, x: jnp.concatenate([jnp.maximum(x @ p["w"], 0), p["u"]]) @ p["v"], {},
+        "there is no quantized concatenate of values and constants",
+    ),
     "parameters alone": (
         lambda p, x: jnp.cumsum(x @ p["w"], -1) * jnp.exp(p["v"][:1]), {}, "there is no quantized cumsum",
     ),
