@@ -123,7 +123,7 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any], of_r
     floats = [dtype for dtype in (*dtypes, *of_results) if is_float(dtype)]
     if floats and (not has_rule(name, params) or types_without_rules(name, params, floats)):
         return True
-    return (not floats and computes_floats(params)) or _varies(name, params, dtypes, bool(floats))
+    return _varies(name, params, dtypes, bool(floats))
 
 
 def _has_jaxprs_to_evaluate(eqn: Any) -> bool:

@@ -47,7 +47,7 @@ def steep(x):
 
 
 INSIDE = {  # primitives on integers that compute floats inside, and the same by the remedy in the error
-    "shard_map": (lambda x: dml.exact(in_shard_map(steep))(x), in_shard_map(dml.exact(steep))),
+    "shard_map": (lambda x: dml.exact(in_shard_map(jax.jit(steep)))(x), in_shard_map(dml.exact(steep))),
     "scatter": (
         lambda x: dml.exact(lambda x: x.at[0].apply(steep))(x),
         dml.exact(lambda x: x.at[0].set(steep(x[0]))),

@@ -104,6 +104,14 @@ def test_integers_that_are_the_same_everywhere_are_not_named(name):
         assert str(model).splitlines()[-2:] == counts
 
 
+def test_loops_of_integers_that_print_have_one_answer():
+    def printed(carry, i):
+        jax.debug.print("{}", i)
+        return carry + i, carry * 2
+
+    assert model_of(lambda ids: lax.scan(printed, 0, ids)[1], "exact").by_xla == ()
+
+
 def test_products_of_integers_keep_their_reason():
     assert "its inputs are not floats" in str(model_of(lambda ids: ids @ ids, "xla"))
 
