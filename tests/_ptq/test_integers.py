@@ -54,7 +54,9 @@ DIFFERENT = {
     "reduce_window": lambda ids: lax.reduce_window(ids, jnp.int32(0), lambda a, b: steep(a) + b, (2,), (1,), "VALID"),
     "shard_map": sharded(steep),
     "div": lambda ids: lax.div(ids, ids[::-1]),
+    "div by 0": lambda ids: lax.div(ids, np.int32(0)),
     "rem": lambda ids: lax.rem(ids, ids[::-1]),
+    "rem by -1": lambda ids: lax.rem(ids, np.int32(-1)),
     "scan": lambda ids: lax.scan(lambda carry, i: (carry, lax.rng_uniform(0, 9, ()) + i), 0, ids)[1],
     "while": lambda ids: lax.while_loop(lambda i: i[0] < 9, lambda i: lax.rng_uniform(1, 9, (4,)) + i, ids),
     "cond": lambda ids: lax.cond(ids[0] > 0, bits, lambda i: i.astype(jnp.uint32), ids),
@@ -113,7 +115,9 @@ def test_loops_of_integers_that_print_have_one_answer():
 
 
 def test_products_of_integers_keep_their_reason():
-    assert "its inputs are not floats" in str(model_of(lambda ids: ids @ ids, "xla"))
+    model = model_of(lambda ids: ids @ ids, "xla")
+    assert "its inputs are not floats" in str(model)
+    assert len(model.by_xla) == 1
 
 
 def moved(x, p, ids):
