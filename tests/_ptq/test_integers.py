@@ -1,5 +1,7 @@
 """Integers that a function computes: which have one answer, and which the printed model names."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +47,6 @@ DIFFERENT = {
     "pure_callback": called_back,
     "platform_index": lambda ids: lax.platform_dependent(ids, cpu=lambda i: i + 1, default=lambda i: i + 2),
     "sort": lambda ids: jnp.argsort(ids, stable=False),
-    "top_k": lambda ids: lax.top_k(ids, 2, is_stable=False)[1],
     "scatter to equal indices": lambda ids: ZEROS.at[ids].set(ids),
     "scatter to clipped indices": lambda ids: ZEROS.at[ids].set(ids, mode="clip", unique_indices=True),
     "scatter by a function": lambda ids: ZEROS.at[ids].apply(steep, unique_indices=True),
@@ -61,6 +62,9 @@ DIFFERENT = {
     "while": lambda ids: lax.while_loop(lambda i: i[0] < 9, lambda i: lax.rng_uniform(1, 9, (4,)) + i, ids),
     "cond": lambda ids: lax.cond(ids[0] > 0, bits, lambda i: i.astype(jnp.uint32), ids),
 }
+
+if "is_stable" in inspect.signature(lax.top_k).parameters:  # not in the oldest supported jax
+    DIFFERENT["top_k"] = lambda ids: lax.top_k(ids, 2, is_stable=False)[1]
 
 
 def model_of(f, floats):
