@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 # This list allows, and does not forbid, because integers differ in more ways than a list could foresee: rng_uniform
 # draws others in each call; rng_bit_generator, platform_index, and div and rem where they overflow, depend on the
@@ -39,8 +38,7 @@ def are_same(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> boo
     if any(jnp.issubdtype(dtype, jax.dtypes.prng_key) and str(dtype) != THREEFRY for dtype in dtypes):
         return False
     if name == "scatter":  # a function to apply to each element may be any
-        is_clipped = params["mode"] == lax.GatherScatterMode.CLIP  # unique indices may become equal
-        return params["unique_indices"] and params["update_jaxpr"] is None and not is_clipped
+        return params["unique_indices"] and params["update_jaxpr"] is None
     if name == "sort":
         return params["is_stable"] or params["num_keys"] == len(dtypes)
     if name == "top_k":

@@ -75,7 +75,7 @@ def _is_of_indices(node: Node, inputs: list[str], of_shapes: set[str]) -> bool:
     if "equation" in node.options or node.operator.kind == INDICES:
         return node.operator.kind == INDICES
     is_exact = node.operator.is_exact or node.operator.kind in MOVERS or node.operator.name in EXACT_ON_INTEGERS
-    return bool(inputs) and of_shapes.issuperset(inputs) and is_exact and not _may_give_floats(node)
+    return bool(inputs) and of_shapes.issuperset(inputs) and is_exact
 
 
 def _may_give_floats(node: Node) -> bool:
@@ -84,7 +84,7 @@ def _may_give_floats(node: Node) -> bool:
         case "Cast":
             return _is_float(node.options["dtype"])
         case "ConstantOfShape":
-            return "value" not in node.options or _is_float(node.options["value"].dtype)
+            return _is_float(node.options["value"].dtype)
         case name:
             return name == "EyeLike"  # the type of its result may be that of a value whose type is unknown
 

@@ -48,7 +48,6 @@ DIFFERENT = {
     "platform_index": lambda ids: lax.platform_dependent(ids, cpu=lambda i: i + 1, default=lambda i: i + 2),
     "sort": lambda ids: jnp.argsort(ids, stable=False),
     "scatter to equal indices": lambda ids: ZEROS.at[ids].set(ids),
-    "scatter to clipped indices": lambda ids: ZEROS.at[ids].set(ids, mode="clip", unique_indices=True),
     "scatter by a function": lambda ids: ZEROS.at[ids].apply(steep, unique_indices=True),
     "scatter to equal indices of floats": lambda ids: jnp.zeros((8, 4)).at[ids].set(X),
     "reduce": lambda ids: lax.reduce(ids, jnp.int32(0), lambda a, b: steep(a) + b, (0,)),

@@ -33,7 +33,7 @@ def constant(
     return np.asarray(each, dtype)
 
 
-@operator("ConstantOfShape", is_exact=True, only_selects=True, known=(0,))
+@operator("ConstantOfShape", is_exact=True, known=(0,))
 def constant_of_shape(shape: Any, *, value: np.ndarray = np.zeros(1, np.float32)) -> Any:  # noqa: B008 # never written
     """A tensor of the given shape, filled with one value."""
     sizes = integers(shape) or ()
