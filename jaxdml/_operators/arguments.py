@@ -66,10 +66,11 @@ class Converter:
             text = f"is None, but required; give {name}"
             raise self._error(name, "required", text, error=ArgumentTypeError, expected=jax.Array)
         if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
-            types, remedy = self._types(name), self._in_order
+            types = self._types(name)
             dtype = f"dtype={_any_of(types)})" if len(types) == 1 else f"dtype), where dtype is {_any_of(types)}"
-            if not isinstance(value, numbers.Number) or name not in self._order[1:]:
-                remedy = as_array(value, f"jnp.asarray({name}, {dtype}")
+            remedy = as_array(value, f"jnp.asarray({name}, {dtype}")
+            if isinstance(value, numbers.Number) and name in self._order[1:]:
+                remedy = f"{self._in_order}; for a number, {remedy}"
             text = f"is {described(value)}, expected an array; {remedy}"
             facts = {"expected": jax.Array, "received": described(value)}
             raise self._error(name, "array", text, error=ArgumentTypeError, **facts)

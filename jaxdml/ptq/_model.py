@@ -276,6 +276,8 @@ class Model:
             name: [*options_to_try(*modes[name], can_read_wide=name in can_read_wide, is_alone=is_alone)]
             for name in names
         }
+        if not any(options.values()):  # the only layer on integers is dynamic and cannot read 16 bits
+            return ()
         numbers, count = itertools.count(1), 1 + sum(map(len, options.values()))
         with Progress(progress) as line:
 
@@ -293,8 +295,7 @@ class Model:
                     words = ", ".join(f"{option}={value!r}" for option, value in each.items())
                     ratio, one_answer[words] = tried(Rule(pattern, **each))
                     gains[words] = ratio - before
-                if gains:  # there are no options if the only layer on integers is dynamic and cannot read 16 bits
-                    found.append(Advice(name, pattern, gains, one_answer))
+                found.append(Advice(name, pattern, gains, one_answer))
         return tuple(found)
 
     @functools.cached_property

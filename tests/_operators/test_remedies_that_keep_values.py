@@ -118,7 +118,7 @@ def test_tensors_in_another_order_are_to_be_passed_by_name(zero_point):
     """The order of other libraries, a and b first, followed by the scales."""
     a, b = np.full((2, 3), 9, np.uint8), np.full((3, 4), 2, np.int8)
     error = error_of(dml.quantized_linear_matrix_multiply, a, b, 0.5, zero_point, 0.25, 0, 2.0, 5)
-    names = after(error, "pass the tensors by name: the order is ").split(", ")
+    names = after(error, "pass the tensors by name: the order is ").partition(";")[0].split(", ")
     values = {"a": a, "b": b, "a_scale": 0.5, "a_zero_point": 1, "b_scale": 0.25, "b_zero_point": 0}
     values |= {"output_scale": 2.0, "output_zero_point": 5}
     assert set(names) == set(values)
@@ -126,7 +126,13 @@ def test_tensors_in_another_order_are_to_be_passed_by_name(zero_point):
     assert_same_bits(got, dml.quantized_linear_matrix_multiply(*(values[name] for name in names)))
     assert_same_bits(got, np.full((2, 4), 8, np.uint8))  # (9 - 1) * 2 * 3 / 16 + 5
     error = error_of(dml.matrix_multiply_integer, a, b, 0, 0)
-    assert str(error).endswith("; pass the tensors by name: the order is a, a_zero_point, b, b_zero_point")
+    order = "a, a_zero_point, b, b_zero_point"
+    assert f"; pass the tensors by name: the order is {order}; for a number, write jnp.asarray(b, dtype)" in str(error)
+    bias = {"a": a, "a_scale": 0.5, "a_zero_point": 1, "b": b, "b_scale": 0.25, "b_zero_point": 0, "bias": 0.5}
+    error = error_of(dml.matrix_multiply_integer_to_float, **bias)
+    assert "; for a number, write jnp.asarray(bias, dtype), where dtype is jnp.float32 or " in str(error)
+    given = bias | {"bias": jnp.asarray(0.5, jnp.float32)}
+    assert dml.matrix_multiply_integer_to_float(**given).shape == (2, 4)
     error = error_of(dml.prepare_matrix_multiply_b, 3)  # which has one tensor
     assert "; write jnp.asarray(b, dtype), where dtype is " in str(error)
 

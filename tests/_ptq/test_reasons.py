@@ -167,6 +167,8 @@ def test_inputs_that_are_integers_are_to_be_cast(dtype):
     remedy = str(caught.value).rpartition("write ")[2]
     model = quantize(lambda w, x: eval(remedy, {"x": x, "jnp": jnp}) @ w, w, [x], progress=False)
     assert decibels(model.apply(model.params, x), w) > 30
+    with pytest.raises(PtqError, match=r"not floats; cast both operands in apply: write x\.astype"):
+        quantize(apply, w.astype(np.int8), [x], progress=False)
     with pytest.raises(PtqError, match=r"not floats$"):  # a cast would lose half of a complex number
         quantize(apply, w, [x * np.complex64(1j)], progress=False)
 

@@ -137,7 +137,8 @@ QUANTIZE = {  # a wrong call, and words of its error
         {"batches": [(X, np.zeros(8, np.int32))]},
         "batch 0: apply cannot be traced with the inputs (float32[8, 6], int32[8]): TypeError: mlp() takes 2 "
         "positional arguments but 3 were given\nIf a batch is a tuple or list, each of its elements is an input of "
-        "apply: leave labels out, and set flags in apply, such as lambda params, x: apply(params, x, train=False)",
+        "apply: leave labels and flags out, and set flags in apply, such as lambda params, x: "
+        "apply(params, x, train=False)",
     ),
     "labels in a later batch": (
         {"batches": [X, [X, np.zeros(8, np.int32)]]},

@@ -149,9 +149,10 @@ def product(builder: Builder, equation: Equation) -> Converted:
 
 def _no_floats(reason: str, equation: Equation) -> str:
     """The reason, and the cast to write if no operand is complex."""
-    types = dict.fromkeys(str(dtype) for dtype in equation.dtypes if not jnp.issubdtype(dtype, jnp.floating))
+    types = [str(dtype) for dtype in equation.dtypes if not jnp.issubdtype(dtype, jnp.floating)]
     is_complex = any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in equation.dtypes)
-    return reason if is_complex else f"{reason}; cast {' and '.join(types)} in apply: write x.astype(jnp.float32)"
+    what = "both operands" if len(types) > 1 else types[0]
+    return reason if is_complex else f"{reason}; cast {what} in apply: write x.astype(jnp.float32)"
 
 
 def _free(builder: Builder, name: str, axes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[int, ...]:

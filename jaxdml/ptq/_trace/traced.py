@@ -15,8 +15,8 @@ from jaxdml.ptq._trace.equations import Program, program_of, struct_of
 from jaxdml.ptq._trace.signature import fingerprint
 
 SPREAD = (
-    "\nIf a batch is a tuple or list, each of its elements is an input of apply: leave labels out, and set flags in "
-    "apply, such as lambda params, x: apply(params, x, train=False)"
+    "\nIf a batch is a tuple or list, each of its elements is an input of apply: leave labels and flags out, and set "
+    "flags in apply, such as lambda params, x: apply(params, x, train=False)"
 )
 BY_KEYWORD = (
     "\napply is called with params and the inputs by position, and {0!r} is passed only by keyword: "
