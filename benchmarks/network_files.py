@@ -157,25 +157,41 @@ def images(seed: int) -> np.ndarray:
 
 def quantized(name: str) -> bytes:
     """The file in QOperator format: uint8 activations, int8 weights with a scale for each channel."""
+    return file_of(NETWORKS[name], images, "QOperator", "QUInt8", "QInt8", per_channel=True)
+
+
+def file_of(
+    build: Callable[["Builder"], str], draw: Callable[[int], np.ndarray], form: str, activations: str, weights: str,
+    **options: bool,
+) -> bytes:  # fmt: skip
+    """The file of a network, as onnxruntime quantizes it.
+
+    Args:
+      build: adds the network's nodes, and returns the name of its output.
+      draw: maps a seed to an input, with which onnxruntime calibrates.
+      form: a name of onnxruntime's QuantFormat.
+      activations, weights: names of onnxruntime's QuantType.
+      **options: other options of `quantize_static`.
+    """
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    class Images(CalibrationDataReader):
+    class Inputs(CalibrationDataReader):
         def __init__(self) -> None:
-            self._rest: Iterator[Any] = iter([{IMAGE: images(seed)} for seed in range(2)])
+            self._rest: Iterator[Any] = iter([{IMAGE: draw(seed)} for seed in range(2)])
 
         def get_next(self) -> Any:
             return next(self._rest, None)
 
     logging.getLogger().setLevel(logging.ERROR)  # the quantizer's warnings do not concern these files
     net = Builder()
-    output = NETWORKS[name](net)
-    model = net.model({IMAGE: images(0)}, output, np.float32)
+    output = build(net)
+    model = net.model({IMAGE: draw(0)}, output, np.float32)
     with tempfile.TemporaryDirectory() as folder:
         of_floats, of_integers = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
         onnx.save(model, of_floats)
         quantize_static(
-            of_floats, of_integers, Images(), quant_format=QuantFormat.QOperator, per_channel=True,
-            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            of_floats, of_integers, Inputs(), quant_format=QuantFormat[form], activation_type=QuantType[activations],
+            weight_type=QuantType[weights], **options,
         )  # fmt: skip
         return of_integers.read_bytes()

@@ -7,10 +7,9 @@ Each time is the median of interleaved runs.
 
 import argparse
 import json
-import logging
 import re
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ import numpy as np
 
 import jaxdml.onnx
 from benchmarks.machine import best_of, environment
-from benchmarks.network_files import IMAGE, NETWORKS, Builder
+from benchmarks.measure import decibels
+from benchmarks.network_files import IMAGE, NETWORKS, Builder, file_of
 from benchmarks.onnx_peer import session_of
 from benchmarks.shapes import SIZE
 from benchmarks.timing import interleaved, median
@@ -73,33 +73,11 @@ def drawn(case: str, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 1, CASES[case][1]).astype(np.float32)
 
 
-def file_of(case: str, form: str) -> bytes:
-    """The file of a case, as onnxruntime quantizes it."""
+def quantized(case: str, form: str) -> bytes:
+    """The file of a case in a form."""
     if form == IN_BLOCKS:
         return in_blocks(case)
-    import onnx
-    from onnxruntime import quantization
-
-    class Inputs(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._rest = iter([{IMAGE: drawn(case, seed)} for seed in range(2)])
-
-        def get_next(self) -> Any:
-            return next(self._rest, None)
-
-    logging.getLogger().setLevel(logging.ERROR)  # the quantizer's warnings do not concern these files
-    net = Builder()
-    output = CASES[case][0](net)
-    model = net.model({IMAGE: drawn(case, 0)}, output, np.float32)
-    activations, weights = (quantization.QuantType[name] for name in TYPES[form])
-    with tempfile.TemporaryDirectory() as folder:
-        of_floats, of_integers = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
-        onnx.save(model, of_floats)
-        quantization.quantize_static(
-            of_floats, of_integers, Inputs(), quant_format=quantization.QuantFormat.QDQ, activation_type=activations,
-            weight_type=weights,
-        )  # fmt: skip
-        return of_integers.read_bytes()
+    return file_of(CASES[case][0], partial(drawn, case), "QDQ", *TYPES[form])
 
 
 def in_blocks(case: str) -> bytes:
@@ -118,7 +96,7 @@ def in_blocks(case: str) -> bytes:
 
 def measured(case: str, form: str, seconds: float) -> dict[str, Any]:
     """Times of a case, its products and convolutions on integers, and how close the outputs are to onnxruntime's."""
-    file, x = file_of(case, form), drawn(case, 2)
+    file, x = quantized(case, form), drawn(case, 2)
     model, given = jaxdml.onnx.load(file, numerics="onnxruntime"), jax.numpy.asarray(x)
     program = jax.jit(lambda params, x: next(iter(model.apply(params, x).values())))
     program = program.lower(model.params, given).compile()
@@ -135,21 +113,20 @@ def measured(case: str, form: str, seconds: float) -> dict[str, Any]:
         "form": form,
         "on integers": found[1] if found else "0 of 0",
         "milliseconds": {name: float(f"{median(samples):.4g}") for name, samples in times.items()},
-        "decibels": {name: decibels(received, np.asarray(rival(), float)) for name, rival in rivals.items()},
+        "decibels": {name: agreement(received, np.asarray(rival(), float)) for name, rival in rivals.items()},
     }
 
 
-def decibels(received: np.ndarray, expected: np.ndarray) -> int | None:
-    """The ratio of the expected values to their error; None if they are equal."""
-    error = np.square(received - expected).sum()
-    return round(float(10 * np.log10(np.square(expected).sum() / error))) if error else None
+def agreement(received: np.ndarray, expected: np.ndarray) -> int | None:
+    """The ratio of the expected values to their error, in dB; None if they are equal."""
+    return None if np.array_equal(received, expected) else round(decibels(received, expected))
 
 
 def row(found: dict[str, Any]) -> str:
     own, cells = found["milliseconds"]["jaxdml"], [found["case"], found["form"], found["on integers"]]
     cells += [f"{own:.3g}", f"{found['milliseconds']['onnxruntime']:.3g}"]
-    for name, agreement in found["decibels"].items():
-        cells += [f"{found['milliseconds'][name] / own:.2f}", "equal" if agreement is None else f"{agreement} dB"]
+    for name, ratio in found["decibels"].items():
+        cells += [f"{found['milliseconds'][name] / own:.2f}", "equal" if ratio is None else f"{ratio} dB"]
     return f"| {' | '.join(cells)} |"
 
 

@@ -154,25 +154,19 @@ def test_other_operators_keep_4_bits(nodes):
     assert_same_bits(model.apply(model.params, x)["y"], expected)
 
 
-def test_products_share_8_bits():
-    proto, _ = model_around(
-        "p = MatMul(xd, wd) q = QuantizeLinear(p, x_scale, x_zero) d = DequantizeLinear(q, x_scale, x_zero) "
-        "more = DequantizeLinear(w, y_scale, w_zero) r = MatMul(d, more)"
-    )
-    model = dml.onnx.load(proto)
-    assert "2 of 2 convolutions and products" in str(model)
-    assert len(types(model)) == 1
+FIRST_PRODUCT = "p = MatMul(xd, wd) q = QuantizeLinear(p, x_scale, x_zero) d = DequantizeLinear(q, x_scale, x_zero) "
+READERS = {  # nodes behind a product that read its weights, the number of products, and the arrays of weights
+    "a product shares the bytes": ("more = DequantizeLinear(w, y_scale, w_zero) r = MatMul(d, more)", 2, 1),
+    "others keep 4 bits": ("r = Sub(d, wd)", 1, 2),
+}
 
 
-def test_other_readers_of_the_weights_of_a_product_keep_4_bits():
-    proto, _ = model_around(
-        "p = MatMul(xd, wd) q = QuantizeLinear(p, x_scale, x_zero) "
-        "d = DequantizeLinear(q, x_scale, x_zero) r = Sub(d, wd)"
-    )
-    model = dml.onnx.load(proto)
-    assert "1 of 1 convolutions and products" in str(model)
-    assert "uint4" in types(model)
-    assert len(types(model)) == 2
+@pytest.mark.parametrize(("nodes", "products", "arrays"), READERS.values(), ids=READERS)
+def test_other_readers_of_the_weights_of_a_product(nodes, products, arrays):
+    model = dml.onnx.load(model_around(FIRST_PRODUCT + nodes)[0])
+    assert f"{products} of {products} convolutions and products" in str(model)
+    assert len(types(model)) == arrays
+    assert ("uint4" in types(model)) == (arrays == 2)
 
 
 def test_weights_that_are_an_input_stay_in_floats():
