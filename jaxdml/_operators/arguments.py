@@ -27,7 +27,7 @@ from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
 CONVERTIBLE = ("__array__", "__jax_array__", "__dlpack__")  # methods of the objects that jnp.asarray converts
-NO_ARRAY = "give an array, such as a layer's output or weights, or np.asarray(x) if x is a tensor of another library"
+ARRAYS = "such as a layer's output or weights, or np.asarray(x) if x is a tensor of another library"
 QUANTIZED = ("int8", "uint8")
 
 
@@ -68,7 +68,7 @@ class Converter:
         if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
             types = self._types(name)
             dtype = f"dtype={_any_of(types)})" if len(types) == 1 else f"dtype), where dtype is {_any_of(types)}"
-            remedy = as_array(value, f"jnp.asarray({name}, {dtype}")
+            remedy = as_array(name, value, f"jnp.asarray({name}, {dtype}")
             if isinstance(value, numbers.Number) and name in self._order[1:]:
                 remedy = f"{self._in_order}; for a number, {remedy}"
             text = f"is {described(value)}, expected an array; {remedy}"
@@ -147,7 +147,7 @@ class Converter:
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
-            remedy = as_array(value, f"jnp.asarray({name}, jnp.float32)")
+            remedy = as_array(name, value, f"jnp.asarray({name}, jnp.float32)")
             text = f"is {described(value)}, expected a number or an array; {remedy}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
         try:
@@ -173,7 +173,7 @@ class Converter:
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value, optional=True)
         if not isinstance(value, numbers.Integral | np.integer) or isinstance(value, bool):
-            fix = as_array(value, f"jnp.asarray({name}, jnp.{np.dtype(dtype)})")
+            fix = as_array(name, value, f"jnp.asarray({name}, jnp.{np.dtype(dtype)})")
             if _has_fractions(value):
                 fix = float_zero_point(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
@@ -317,12 +317,12 @@ def _item(value: Any) -> str:
     return described(value) if isinstance(value, jax.Array) else shown(value)
 
 
-def as_array(value: Any, call: str) -> str:
-    """The remedy for a value that is not an array: the call that makes it one, unless JAX cannot convert the value."""
+def as_array(name: str, value: Any, call: str) -> str:
+    """The remedy for an argument that is not an array: the call that makes it one, unless JAX cannot convert it."""
     can_be_array = isinstance(value, numbers.Number | list | tuple) or (
         not isinstance(value, type) and any(hasattr(value, name) for name in CONVERTIBLE)
     )
-    return f"write {call}" if can_be_array else NO_ARRAY
+    return f"write {call}" if can_be_array else f"give an array for {name}, {ARRAYS}"
 
 
 def described(value: Any) -> str:

@@ -129,10 +129,10 @@ def page_name(argument, operator=None):
     return "".join(word.capitalize() for word in argument.split("_")) + "Tensor"
 
 
-def conversion(wrong, call):
-    """The remedy for an object that is not an array: the call, unless JAX cannot convert the object."""
+def conversion(name, wrong, call):
+    """The remedy for an argument that is not an array: the call, unless JAX cannot convert the argument."""
     is_object = isinstance(wrong, type | str | dict) or type(wrong) is object
-    return "; give an array, such as a layer's output" if is_object else f"; write {call}"
+    return f"; give an array for {name}, such as a layer's output" if is_object else f"; write {call}"
 
 
 def upper(dtype):

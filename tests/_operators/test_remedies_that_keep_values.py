@@ -101,9 +101,14 @@ def test_what_no_function_of_jax_converts_is_not_to_be_converted():
     """A layer and a string are no arrays; the layer's weights, and what NumPy reads, are."""
     layer = nn.Dense(3)
     expected = dml.element_wise_quantize_linear(FLOATS, 0.1, 3)
-    for wrong in ((layer, 0.1, 3), (FLOATS, layer, 3), (FLOATS, 0.1, layer), (FLOATS, 0.1, "3"), (FLOATS, np.float32)):
+    wrong_calls = (
+        ("input", (layer, 0.1, 3)), ("scale", (FLOATS, layer, 3)), ("scale", (FLOATS, np.float32)),
+        ("zero_point", (FLOATS, 0.1, layer)), ("zero_point", (FLOATS, 0.1, "3")),
+    )  # fmt: skip
+    for name, wrong in wrong_calls:
         error = error_of(dml.element_wise_quantize_linear, *wrong)
-        assert after(error, "; ").startswith("give an array, such as a layer's output or weights, or np.asarray(x) if ")
+        remedy = f"give an array for {name}, such as a layer's output or weights, or np.asarray(x) if "
+        assert after(error, "; ").startswith(remedy)
     weights = layer.init(jax.random.key(0), FLOATS)
     for given in (weights["params"]["kernel"], layer.apply(weights, FLOATS)):
         assert dml.element_wise_quantize_linear(given, 0.1, 3).shape == given.shape

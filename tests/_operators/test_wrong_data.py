@@ -97,7 +97,7 @@ def no_arrays():
                 kind = (wrong if isinstance(wrong, type) else type(wrong)).__name__
                 error = ArgumentTypeError, tensor, "array"
                 call = f"jnp.asarray({name}, dtype), where dtype is {any_type(operator, tensor)}"
-                fix = conversion(wrong, call)
+                fix = conversion(name, wrong, call)
                 if isinstance(wrong, numbers.Number) and name != names[0]:  # as if tensors were in another order
                     fix = f"; pass the tensors by name: the order is {names[0]}, "
                 case = f"{name} a {type(wrong).__module__} {kind}"

@@ -17,7 +17,7 @@ def wrong_scales():
         tensor = page_name(name, operator)
         for wrong in KINDS:
             kind = type(wrong).__name__
-            fix = f", expected a number or an array{conversion(wrong, f'jnp.asarray({name}, jnp.float32)')}"
+            fix = f", expected a number or an array{conversion(name, wrong, f'jnp.asarray({name}, jnp.float32)')}"
             case, error = f"{name} a {type(wrong).__module__} {kind}", (ArgumentTypeError, tensor, "array")
             yield case, operator, {name: wrong}, error, f"{tensor} is a", kind, fix
         for index, wrong in enumerate(TOO_LARGE):

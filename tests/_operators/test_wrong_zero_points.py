@@ -36,7 +36,7 @@ def wrong_values():
             kind, expected = type(wrong).__name__, ", expected None, an integer or an array"
             case, error = f"{name} a {type(wrong).__module__} {kind}", (ArgumentTypeError, tensor, "array")
             has_fractions = kind in ("float", "float32", "complex")
-            fix = conversion(wrong, f"jnp.asarray({name}, jnp.{dtype})")
+            fix = conversion(name, wrong, f"jnp.asarray({name}, jnp.{dtype})")
             fix = not_an_integer(operator, name) if has_fractions else fix
             yield case, operator, {name: wrong, **fixed}, error, f"{tensor} is a", kind, expected, fix
         limits = np.iinfo(dtype)
