@@ -29,7 +29,7 @@ def main() -> None:
 def profiled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Prints the time of each instruction of the compiled function."""
     program = jax.jit(function).lower(*arguments).compile()
-    instructions = dict(re.findall(r"%([\w.-]+) = (\S+ [\w-]+)\(", program.as_text()))
+    instructions = dict(re.findall(r"%([\w.-]+) = ((?:\(.*?\)|\S+) [\w-]+)\(", program.as_text()))
     native = dict(re.findall(r"%([\w.-]+) = .*custom_call_target=\"jaxdml_cpu_(\w+)", program.as_text()))
     jax.block_until_ready(program(*arguments))
     options = jax.profiler.ProfileOptions()
