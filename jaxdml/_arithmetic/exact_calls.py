@@ -16,12 +16,12 @@ from jax.interpreters import ad, batching, mlir
 
 PREFIX = "jaxdml_"  # prefixes the names of jitted functions whose results have the same bits everywhere
 
-_operand = Primitive("jaxdml_operand")
-_operand.def_impl(lambda x: x)
-_operand.def_abstract_eval(lambda x: x)
-ad.primitive_jvps[_operand] = lambda primals, tangents: (primals[0], tangents[0])
-batching.primitive_batchers[_operand] = lambda operands, axes: (_operand.bind(*operands), axes[0])
-mlir.register_lowering(_operand, lambda context, x: [x])
+OPERAND = Primitive("jaxdml_operand")
+OPERAND.def_impl(lambda x: x)
+OPERAND.def_abstract_eval(lambda x: x)
+ad.primitive_jvps[OPERAND] = lambda primals, tangents: (primals[0], tangents[0])
+batching.primitive_batchers[OPERAND] = lambda operands, axes: (OPERAND.bind(*operands), axes[0])
+mlir.register_lowering(OPERAND, lambda context, x: [x])
 
 
 def named[**P, R](function: Callable[P, R]) -> Callable[P, R]:
@@ -37,7 +37,7 @@ def named[**P, R](function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _marked(x: Any) -> Any:
-    return _operand.bind(x) if isinstance(x, jax.core.Tracer) else x
+    return OPERAND.bind(x) if isinstance(x, jax.core.Tracer) else x
 
 
 def is_exact_call(params: Mapping[str, Any]) -> bool:
@@ -45,7 +45,7 @@ def is_exact_call(params: Mapping[str, Any]) -> bool:
     if not str(params.get("name", "")).startswith(PREFIX) or not hasattr(params.get("jaxpr"), "eqns"):
         return False
     closed = params["jaxpr"]
-    marked = {eqn.invars[0] for eqn in closed.eqns if eqn.primitive is _operand}
+    marked = {eqn.invars[0] for eqn in closed.eqns if eqn.primitive is OPERAND}
     floats = {var for var in getattr(closed, "jaxpr", closed).invars if _is_float(var.aval)}
     return bool(marked) and floats <= marked
 

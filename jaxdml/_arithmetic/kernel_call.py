@@ -6,7 +6,7 @@ vmap, every operand gets a leading dimension, of size 1 if the operand is not ma
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -44,10 +44,11 @@ class Kernel(NamedTuple):
     calls_kernels: bool = False
 
 
-class _Spec(NamedTuple):
+class Spec(NamedTuple):
     """The static part of a call.
 
     Attributes:
+      kernel: the kernel.
       function: the JAX function that the kernel replaces.
       tree: the pytree structure of the arguments, whose leaves are the operands.
       mapped: which operands each vmap maps, the outermost vmap first.
@@ -58,6 +59,11 @@ class _Spec(NamedTuple):
     tree: Any
     statics: tuple[tuple[str, Any], ...]
     mapped: tuple[tuple[bool, ...], ...] = ()
+
+    def call(self, *arguments: Any) -> Any:
+        """The results of the same call for other arguments of the same shapes."""
+        results: list[Array] = _primitive.bind(*jax.tree.leaves(arguments), spec=self)
+        return results[0] if len(results) == 1 else tuple(results)
 
     def on_xla(self, *leaves: Array) -> list[Array]:
         def function(*leaves: Array) -> list[Array]:
@@ -103,9 +109,12 @@ def with_kernel[**P, R](kernel: Kernel) -> Callable[[Callable[P, R]], Callable[P
 def call(kernel: Kernel, function: Callable[..., Any], *arguments: Any, **statics: Any) -> Any:
     """function(*arguments, **statics), computed by the kernel where the lowering allows that."""
     leaves, tree = jax.tree.flatten(arguments)
-    spec = _Spec(kernel, function, tree, tuple(sorted(statics.items())))
-    results: list[Array] = _primitive.bind(*leaves, spec=spec)
-    return results[0] if len(results) == 1 else tuple(results)
+    return Spec(kernel, function, tree, tuple(sorted(statics.items()))).call(*leaves)
+
+
+def spec_of(primitive: Any, params: Mapping[str, Any]) -> Spec | None:
+    """The static part of the call that an equation makes; None if the equation is another one."""
+    return params["spec"] if primitive is _primitive else None
 
 
 _primitive = Primitive("jaxdml_kernel")
@@ -113,17 +122,17 @@ _primitive.multiple_results = True
 
 
 @as_one_operation
-def _evaluate(*leaves: Array, spec: _Spec) -> list[Array]:
+def _evaluate(*leaves: Array, spec: Spec) -> list[Array]:
     return _jitted(spec)(*leaves)
 
 
 @functools.lru_cache(maxsize=4096)
-def _jitted(spec: _Spec) -> Callable[..., list[Array]]:
+def _jitted(spec: Spec) -> Callable[..., list[Array]]:
     jitted: Callable[..., list[Array]] = jax.jit(functools.partial(_primitive.bind, spec=spec))
     return jitted
 
 
-def _abstract_eval(*leaves: Any, spec: _Spec) -> Any:
+def _abstract_eval(*leaves: Any, spec: Spec) -> Any:
     if not jax.sharding.get_abstract_mesh().empty:  # on a mesh the type has a sharding, which tracing finds
         return jax.make_jaxpr(spec.on_xla)(*leaves).out_avals
     sizes = [next(leaf.shape[i] for leaf, is_mapped in zip(leaves, mapped, strict=True) if is_mapped)
@@ -135,7 +144,7 @@ def _abstract_eval(*leaves: Any, spec: _Spec) -> Any:
 
 
 def _batch(
-    leaves: Sequence[Array], axes: Sequence[int | None], *, spec: _Spec
+    leaves: Sequence[Array], axes: Sequence[int | None], *, spec: Spec
 ) -> tuple[list[Array], list[int]]:  # fmt: skip
     is_mapped = tuple(axis is not None for axis in axes)
     pairs = zip(leaves, axes, strict=True)
@@ -144,7 +153,7 @@ def _batch(
     return results, [0] * len(results)
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, spec: _Spec) -> tuple[list[Array], Any]:
+def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, spec: Spec) -> tuple[list[Array], Any]:
     """The values and the JAX function's tangents; tangents of integers are float0."""
     instantiated = [np.zeros(x.shape, jax.dtypes.float0) if isinstance(dx, ad.Zero) and not _is_float(x)
                     else ad.instantiate_zeros(dx) for x, dx in zip(primals, tangents, strict=True)]  # fmt: skip
@@ -160,11 +169,11 @@ def _to_front(x: Array, axis: int) -> Array:
     return lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
 
 
-def _lower(context: Any, *operands: Any, spec: _Spec) -> Any:
+def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
     return mlir.lower_fun(spec.on_xla, multiple_results=True)(context, *operands)
 
 
-def _lower_for_cpu(context: Any, *operands: Any, spec: _Spec) -> Any:
+def _lower_for_cpu(context: Any, *operands: Any, spec: Spec) -> Any:
     target = target_of(context)
     is_native = target == "device" or (target == "mesh" and spec.kernel.is_replicated)
     return mlir.lower_fun(spec.native if is_native else spec.on_xla, multiple_results=True)(context, *operands)

@@ -34,24 +34,36 @@ def _dot(
     bias: Array | None, output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any, leading: int,
 ) -> Array:  # fmt: skip
     rank = a.ndim - leading
-    is_packed = isinstance(b, Prepared)
-
-    def parameter(x: Array | None, dtype: Any) -> Array:
-        return operand(x, leading, lambda shape: aligned(shape, rank), dtype)
-
     operands = (
         a,
-        parameter(a_scale, None),
-        parameter(a_zero_point, a.dtype),
-        lax.expand_dims(b.data, (b.data.ndim - 1,)) if is_packed else b,
-        parameter(b_scale, None),
-        parameter(b_zero_point, b.dtype),
-        _bias(bias, leading, (1,) * (rank - 2), jnp.float32 if output_dtype == jnp.float32 else jnp.int32),
-        parameter(output_scale, None),
-        parameter(output_zero_point, output_dtype),
+        *grid(a_scale, a_zero_point, a.dtype, rank, leading),
+        *matrix(b, b_scale, b_zero_point, bias, output_dtype, rank, leading),
+        *grid(output_scale, output_zero_point, output_dtype, rank, leading),
     )
     result = (*a.shape[leading:-1], b.shape[-1]), output_dtype
-    return library_call("matmul", leading, result, operands, is_packed=is_packed)
+    return library_call("matmul", leading, result, operands, is_packed=isinstance(b, Prepared))
+
+
+def grid(scale: Array | None, zero_point: Array | None, dtype: Any, rank: int, leading: int) -> tuple[Array, Array]:
+    """A scale and a zero point of a matrix, or placeholders, as the library takes them."""
+    scale = _one(leading) if scale is None else scale
+    return _parameter(scale, None, rank, leading), _parameter(zero_point, dtype, rank, leading)
+
+
+def matrix(
+    b: Any, scale: Array, zero_point: Array | None, bias: Array | None, output_dtype: Any, rank: int, leading: int
+) -> tuple[Array, ...]:
+    """The right operand of a product, its scale and zero point, and the bias, as the library takes them."""
+    dtype = jnp.float32 if output_dtype == jnp.float32 else jnp.int32
+    return (
+        lax.expand_dims(b.data, (b.data.ndim - 1,)) if isinstance(b, Prepared) else b,
+        *grid(scale, zero_point, b.dtype, rank, leading),
+        _bias(bias, leading, (1,) * (rank - 2), dtype),
+    )
+
+
+def _parameter(x: Array | None, dtype: Any, rank: int, leading: int) -> Array:
+    return operand(x, leading, lambda shape: aligned(shape, rank), dtype)
 
 
 def _dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any, output_dtype: Any) -> Result:

@@ -25,6 +25,7 @@ CODES = (
     "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
     "select_n", "clamp", "reduce_sum", "reduce_max", "reduce_min",
 )  # fmt: skip
+REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 MOST_SLOTS = 64  # the maximum number of slots of a program; a slot holds one value at a time
 MOST_REDUCED = 2**16  # the maximum length of a row that is reduced
 
@@ -47,6 +48,11 @@ class RowProgram(NamedTuple):
     view: tuple[int, ...]
     shape: tuple[int, ...]
     overwritten: int | None = None
+
+    @property
+    def reduces(self) -> bool:
+        """Whether an instruction reduces rows."""
+        return any(CODES[code] in REDUCTIONS for code in self.numbers[::5])
 
 
 def _run(*operands: Array, leading: int, program: RowProgram, **_: Any) -> Array:

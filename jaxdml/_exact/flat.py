@@ -21,13 +21,18 @@ class Operation(NamedTuple):
 
 
 class FlatEqn(NamedTuple):
-    """An equation; operands are values and literals."""
+    """An equation; operands are values and literals.
+
+    Attributes:
+      is_exact: whether the primitive itself gives the results, without a rule.
+    """
 
     primitive: Any
     params: Any
     invars: tuple[Any, ...]
     outvars: tuple[FlatVar, ...]
     scope: str
+    is_exact: bool = False
 
     @property
     def result(self) -> FlatVar | None:

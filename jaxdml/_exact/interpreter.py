@@ -12,6 +12,7 @@ from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.integers import are_same
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
+from jaxdml._exact.chains import CHAINED, chain_rule, with_chains
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import Operation, flattened
 from jaxdml._exact.in_place import with_overwritten_operands
@@ -214,7 +215,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
 
     values |= zip(flat.invars, map(jax.numpy.asarray, (*constants, *inputs)), strict=True)
     eqns = joined(flat._replace(eqns=_with_order_of_nan(flat.eqns)))
-    for eqn in with_overwritten_operands(eqns, flat.outvars):
+    for eqn in with_overwritten_operands(with_chains(eqns, flat.outvars), flat.outvars):
         with jax.named_scope(eqn.scope):
             results = _computed(eqn, [read(atom) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)
@@ -250,6 +251,10 @@ def _computation(eqn: Any) -> Callable[..., Any]:
         return as_it_is(primitive, _with_rules(params))
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
+    if primitive is CHAINED:
+        return chain_rule(params)
+    if eqn.is_exact:
+        return as_it_is(primitive, params)
     types = _types_of_floats(eqn)
     if not types or is_exact_call(params):
         is_narrow = name == "dot_general" and all(_is_of_bytes(var) for var in eqn.invars)

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Hashable, Sequence
 
-from jaxdml._arithmetic.native_rows import CODES, MOST_SLOTS, RowProgram
+from jaxdml._arithmetic.native_rows import CODES, MOST_SLOTS, REDUCTIONS, RowProgram
 
 Shape = tuple[int, ...]
-REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 
 
 class RowCode:

@@ -18,9 +18,9 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import with_kernel
-from jaxdml._arithmetic.native_rows import MOST_REDUCED, ROWS, RowProgram
+from jaxdml._arithmetic.native_rows import MOST_REDUCED, REDUCTIONS, ROWS, RowProgram
 from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar, Operation
-from jaxdml._exact.row_code import REDUCTIONS, RowCode
+from jaxdml._exact.row_code import RowCode
 from jaxdml._exact.rules import RULES, as_it_is
 
 Array = jax.Array

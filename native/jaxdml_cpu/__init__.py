@@ -6,7 +6,7 @@ This package is optional. Only jaxdml imports it.
 import ctypes
 from importlib import resources
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 
 HANDLERS = (
     "matmul",
@@ -28,6 +28,7 @@ HANDLERS = (
     "matmul_blocks",
     "rows",
     "attention",
+    "chained",
     "lstm",
 )
 

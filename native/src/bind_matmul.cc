@@ -1,7 +1,7 @@
 // The handler of matrix products.
 #include <vector>
 
-#include "handler.h"
+#include "matmul_call.h"
 #include "scratch.h"
 #include "seal.h"
 #include "threads.h"
@@ -35,41 +35,18 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
                   ffi::Result<Buffer> result, bool is_packed) {
   const Buffer y = *result;
   const size_t rank = y.dimensions().size();
-  const bool is_float = y.element_type() == ffi::DataType::F32;
-  JAXDML_EXPECT(rank >= 2 && (is_type(y) || is_float), "the product is not a matrix of int8, uint8, int32 or float32");
+  JAXDML_EXPECT(rank >= 2 && (is_type(y) || y.element_type() == ffi::DataType::F32),
+                "the product is not a matrix of int8, uint8, int32 or float32");
   const size_t leading = rank - 2;
-  for (const Buffer& x : {a, b, a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point})
-    JAXDML_EXPECT(leads(x, y, leading, rank), "an operand's leading dimensions differ from the product's");
+  const LeftOperand left = {a, a_scale, a_zero_point};
+  const RightOperand right = {b, b_scale, b_zero_point, bias, is_packed};
+  const Output output = {y_scale, y_zero_point};
+  JAXDML_RETURN_IF_WRONG(check_left(left, y));
+  JAXDML_RETURN_IF_WRONG(check_output(output, y));
   const int64_t rows = y.dimensions()[leading], columns = y.dimensions()[leading + 1];
   const int64_t depth = a.dimensions()[leading + 1];
-  JAXDML_EXPECT(is_byte(a) && a.dimensions()[leading] == rows,
-                "a is not int8 or uint8, or its rows differ from the product's");
-  for (const Buffer& x : {a_scale, b_scale, y_scale})
-    JAXDML_EXPECT(x.element_type() == ffi::DataType::F32, "a scale is not float32");
-  for (const Buffer& x : {a_zero_point, b_zero_point, y_zero_point})
-    JAXDML_EXPECT(is_byte(x), "a zero point is not int8 or uint8");
-  for (const Buffer& x : {a_scale, a_zero_point, y_scale, y_zero_point})
-    JAXDML_EXPECT(is_along(x, leading, leading, rows),
-                  "a parameter of matrix a or of the product needs one element, or one per row");
-  for (const Buffer& x : {b_scale, b_zero_point})
-    JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b needs one element, or one per column");
-  JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
-  JAXDML_EXPECT(
-      bias.element_type() == (is_float ? ffi::DataType::F32 : ffi::DataType::S32) &&
-          leads(bias, y, leading, leading + 1),
-      "the bias is not int32, or float32 if the product is, or its leading dimensions differ from the product's");
-  const bool has_bias = bias.dimensions()[leading] == columns;
-  JAXDML_EXPECT(has_bias || bias.dimensions()[leading] == 0, "the bias needs one element per column");
+  JAXDML_RETURN_IF_WRONG(check_right(kernels, right, y, y.element_type(), depth));
   const Size packed_bytes = matrix_bytes(kernels, depth, columns);
-  const auto of_b = b.dimensions();
-  if (is_packed) {
-    JAXDML_EXPECT(b.element_type() == ffi::DataType::S8 && of_b[leading] == 1 && packed_bytes == of_b[leading + 1],
-                  "b was packed for another shape");
-  } else {
-    JAXDML_EXPECT(
-        is_byte(b) && is_signed(b) == is_signed(b_zero_point) && of_b[leading] == depth && of_b[leading + 1] == columns,
-        "b's type differs from its zero point's, or its shape does not match a and the product");
-  }
   const int64_t count = product(y.dimensions(), 0, leading);
   if (!count || !rows || !columns) return ffi::Error::Success();
   // The kernels multiply dimensions in int64; this number bounds their products.
@@ -82,8 +59,9 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   JAXDML_EXPECT(work.is_size(), "the product needs too many multiplications");
   const Pool pool = pool_of(threads, work.number() / kernels.pace);
   // An unpacked b stays unpacked if there are few rows and each problem has its own b; otherwise this call packs b.
-  const bool is_raw = !is_packed && depth && rows <= kernels.most_raw_rows && product(of_b, 0, leading) == count;
-  const int64_t matrices = is_packed || is_raw ? 0 : product(of_b, 0, leading);
+  const bool is_raw =
+      !is_packed && depth && rows <= kernels.most_raw_rows && product(b.dimensions(), 0, leading) == count;
+  const int64_t matrices = is_packed || is_raw ? 0 : product(b.dimensions(), 0, leading);
   const Scratch packed(matrices * packed_bytes);
   if (!packed.is_there()) return no_memory();
   const uint8_t* const all_b = static_cast<const uint8_t*>(b.untyped_data());
@@ -96,12 +74,12 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
     const uint8_t* b_at = at_problem(b, y, leading, i);
     if (is_packed && !is_sealed(b_at, packed_bytes.number(), kernels.matrix_mark)) return not_packed("b");
     if (matrices) b_at = packed_at(depth ? (b_at - all_b) / (depth * columns) : 0);
-    problems.push_back({rows, depth, columns, at_problem(a, y, leading, i), b_at, is_raw,
-                        scales(a_scale, y, leading, i), scales(b_scale, y, leading, i), scales(y_scale, y, leading, i),
-                        zero_points(a_zero_point, y, leading, i), zero_points(b_zero_point, y, leading, i),
-                        zero_points(y_zero_point, y, leading, i),
-                        has_bias ? reinterpret_cast<const int32_t*>(at_problem(bias, y, leading, i)) : nullptr,
-                        at_problem(y, y, leading, i), type_of(y)});
+    problems.push_back(right_of(right, y, type_of(y), depth, i));
+    set_left(left, y, i, problems.back());
+    set_output(output, y, i, problems.back());
+    problems.back().b = b_at;
+    problems.back().is_raw = is_raw;
+    problems.back().y = at_problem(y, y, leading, i);
   }
   merge_rows(problems);
   const int64_t size = int64_t(problems.size());

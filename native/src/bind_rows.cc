@@ -1,8 +1,7 @@
 // The handler of programs that run on rows.
 #include <algorithm>
-#include <vector>
 
-#include "handler.h"
+#include "row_call.h"
 #include "scratch.h"
 #include "threads.h"
 
@@ -59,48 +58,16 @@ ffi::Error read_program(Numbers numbers, RowProgram& one, std::vector<RowOperand
   return ffi::Error::Success();
 }
 
-// The operands and the output are [..., columns] and have the same rank; each extent of an operand is 1 or equals the
-// output's. The output's last extent may also be 1.
-ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingArgs arguments,
-                ffi::Result<Buffer> result, Numbers program) {
+ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingArgs given, ffi::Result<Buffer> result,
+                Numbers program) {
   const Buffer y = *result;
-  const Numbers of_y = y.dimensions();
-  JAXDML_EXPECT(of_y.size() && y.element_type() == ffi::DataType::F32, "the output is not a float32 array");
-  JAXDML_EXPECT(arguments.size() <= size_t(kMostSlots), "a program has too many operands");
-  RowProgram one = {};
-  one.rank = int64_t(of_y.size()) - 1;
-  one.extents = of_y.begin();
-  one.rows = product(of_y, 0, size_t(one.rank));
-  one.columns = of_y.back();
-  std::vector<Buffer> buffers;
-  for (size_t i = 0; i < arguments.size(); i++) {
-    const auto x = arguments.get<Buffer>(i);
-    JAXDML_EXPECT(x.has_value() && is_sound(*x), "an operand is not a buffer, or is too large");
-    const Numbers of_x = x->dimensions();
-    JAXDML_EXPECT(x->element_type() == ffi::DataType::F32 || x->element_type() == ffi::DataType::PRED,
-                  "an operand has neither floats nor truth values");
-    JAXDML_EXPECT(leads(*x, y, size_t(one.rank), of_y.size()), "an operand's rows differ from the output's");
-    if (of_x.back() != 1) one.columns = of_x.back();
-    buffers.push_back(*x);
-  }
-  JAXDML_EXPECT(of_y.back() == one.columns || of_y.back() == 1, "the output's columns differ from an operand's");
-  std::vector<RowOperand> operands;
-  for (const Buffer& x : buffers) {
-    const Numbers of_x = x.dimensions();
-    JAXDML_EXPECT(of_x.back() == one.columns || of_x.back() == 1, "an operand's columns differ from another's");
-    const int64_t rows_of_x = product(of_x, 0, size_t(one.rank));
-    operands.push_back({static_cast<const uint8_t*>(x.untyped_data()), of_x.begin(),
-                        x.element_type() == ffi::DataType::F32 ? 4 : 1, of_x.back() == one.columns, rows_of_x > 1,
-                        rows_of_x == one.rows, rows_of_x == 1});
-  }
-  one.operand_count = int64_t(operands.size());
-  one.operands = operands.data();
-  one.is_wide = of_y.back() == one.columns;
-  if (!one.rows || !of_y.back()) return ffi::Error::Success();
-  JAXDML_EXPECT(one.columns, "a row has no elements");
-  std::vector<RowInstruction> instructions;
-  JAXDML_RETURN_IF_WRONG(read_program(program, one, operands, instructions));
-  JAXDML_EXPECT(!one.has_reductions || one.columns <= kMostReduced, "a row is too long to be reduced");
+  JAXDML_EXPECT(y.dimensions().size() && y.element_type() == ffi::DataType::F32, "the output is not a float32 array");
+  std::vector<RowArgument> arguments;
+  JAXDML_RETURN_IF_WRONG(read_arguments(given, 0, arguments));
+  RowCall call;
+  JAXDML_RETURN_IF_WRONG(read_rows(arguments, y.dimensions(), program, call));
+  if (!y.element_count()) return ffi::Error::Success();
+  RowProgram& one = call.program;
   one.y = static_cast<float*>(y.untyped_data());
   const Size work = Size(one.rows) * one.columns * one.instruction_count * 4;
   JAXDML_EXPECT(work.is_size(), "there are too many rows");
@@ -113,6 +80,46 @@ ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingA
 }
 
 }  // namespace
+
+ffi::Error read_arguments(ffi::RemainingArgs from, size_t first, std::vector<RowArgument>& arguments) {
+  for (size_t i = first; i < from.size(); i++) {
+    const auto x = from.get<Buffer>(i);
+    JAXDML_EXPECT(x.has_value() && is_sound(*x), "an operand is not a buffer, or is too large");
+    arguments.push_back({x->dimensions(), x->element_type(), static_cast<const uint8_t*>(x->untyped_data())});
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error read_rows(const std::vector<RowArgument>& arguments, Numbers of_y, Numbers program, RowCall& call) {
+  JAXDML_EXPECT(arguments.size() <= size_t(kMostSlots), "a program has too many operands");
+  RowProgram& one = call.program;
+  one = {};
+  one.rank = int64_t(of_y.size()) - 1;
+  one.extents = of_y.begin();
+  one.rows = product(of_y, 0, size_t(one.rank));
+  one.columns = of_y.back();
+  for (const RowArgument& x : arguments) {
+    JAXDML_EXPECT(x.type == ffi::DataType::F32 || x.type == ffi::DataType::PRED,
+                  "an operand has neither floats nor truth values");
+    JAXDML_EXPECT(leads(x.extents, of_y, size_t(one.rank), of_y.size()), "an operand's rows differ from the output's");
+    if (x.extents.back() != 1) one.columns = x.extents.back();
+  }
+  JAXDML_EXPECT(of_y.back() == one.columns || of_y.back() == 1, "the output's columns differ from an operand's");
+  for (const RowArgument& x : arguments) {
+    const int64_t columns = x.extents.back(), rows_of_x = product(x.extents, 0, size_t(one.rank));
+    JAXDML_EXPECT(columns == one.columns || columns == 1, "an operand's columns differ from another's");
+    call.operands.push_back({x.at, x.extents.begin(), x.type == ffi::DataType::F32 ? 4 : 1, columns == one.columns,
+                             rows_of_x > 1, rows_of_x == one.rows, rows_of_x == 1});
+  }
+  one.operand_count = int64_t(call.operands.size());
+  one.operands = call.operands.data();
+  one.is_wide = of_y.back() == one.columns;
+  if (!one.rows || !of_y.back()) return ffi::Error::Success();
+  JAXDML_EXPECT(one.columns, "a row has no elements");
+  JAXDML_RETURN_IF_WRONG(read_program(program, one, call.operands, call.instructions));
+  JAXDML_EXPECT(!one.has_reductions || one.columns <= kMostReduced, "a row is too long to be reduced");
+  return ffi::Error::Success();
+}
 
 JAXDML_HANDLER(jaxdml_cpu_rows, rows,
                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().Ret<Buffer>().Attr<Numbers>("program"))

@@ -53,11 +53,12 @@ inline bool is_signed(ffi::AnyBuffer x) {
   return x.element_type() == ffi::DataType::S8 || x.element_type() == ffi::DataType::S16;
 }
 inline bool is_type(ffi::AnyBuffer x) { return is_byte(x) || x.element_type() == ffi::DataType::S32; }
-inline Type type_of(ffi::AnyBuffer x) {
-  if (x.element_type() == ffi::DataType::S32) return Type::kInt32;
-  if (x.element_type() == ffi::DataType::F32) return Type::kFloat32;
-  return is_signed(x) ? Type::kInt8 : Type::kUint8;
+inline Type type_of(ffi::DataType type) {
+  if (type == ffi::DataType::S32) return Type::kInt32;
+  if (type == ffi::DataType::F32) return Type::kFloat32;
+  return type == ffi::DataType::S8 ? Type::kInt8 : Type::kUint8;
 }
+inline Type type_of(ffi::AnyBuffer x) { return type_of(x.element_type()); }
 
 inline int64_t product(Numbers dims, size_t from, size_t until) {
   int64_t total = 1;
@@ -65,9 +66,16 @@ inline int64_t product(Numbers dims, size_t from, size_t until) {
   return total;
 }
 
+// The extents of a buffer, or of an intermediate result that has no buffer.
+struct Shape {
+  Shape(Numbers all) : extents(all) {}
+  Shape(ffi::AnyBuffer x) : extents(x.dimensions()) {}
+  Numbers extents;
+};
+
 // Whether x has `rank` dimensions, y has at least `count`, and each of x's first `count` is 1 or equals y's.
-inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank) {
-  const auto dims = x.dimensions(), wanted = y.dimensions();
+inline bool leads(Shape x, Shape y, size_t count, size_t rank) {
+  const Numbers dims = x.extents, wanted = y.extents;
   if (dims.size() != rank || rank < count || wanted.size() < count) return false;
   for (size_t i = 0; i < count; i++)
     if (dims[i] != wanted[i] && dims[i] != 1) return false;
@@ -75,8 +83,8 @@ inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank)
 }
 
 // The operand's elements for one problem. `problem` is its row-major index into the output's leading dimensions.
-inline uint8_t* at_problem(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  const auto dims = x.dimensions(), all = y.dimensions();
+inline uint8_t* at_problem(ffi::AnyBuffer x, Shape y, size_t count, int64_t problem) {
+  const Numbers dims = x.dimensions(), all = y.extents;
   int64_t step = product(dims, count, dims.size()), offset = 0;
   for (size_t i = count; i-- > 0;) {
     const int64_t digit = problem % all[i];
@@ -91,15 +99,15 @@ struct Values {  // the scales or zero points of one problem
   uint8_t* at;
   int64_t step;
 };
-inline Values values(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+inline Values values(ffi::AnyBuffer x, Shape y, size_t count, int64_t problem) {
   const auto dims = x.dimensions();
   return {at_problem(x, y, count, problem), product(dims, count, dims.size()) > 1};
 }
-inline Scales scales(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+inline Scales scales(ffi::AnyBuffer x, Shape y, size_t count, int64_t problem) {
   const Values of = values(x, y, count, problem);
   return {reinterpret_cast<const float*>(of.at), of.step};
 }
-inline ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+inline ZeroPoints zero_points(ffi::AnyBuffer x, Shape y, size_t count, int64_t problem) {
   const Values of = values(x, y, count, problem);
   return {of.at, of.step, is_signed(x)};
 }

@@ -31,7 +31,8 @@ extern "C" {
 XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_cpu_quantized, jaxdml_cpu_dequantized,
     jaxdml_cpu_extremes, jaxdml_cpu_quantized_rows, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter,
     jaxdml_cpu_means, jaxdml_cpu_max_pool, jaxdml_cpu_looked_up, jaxdml_cpu_products, jaxdml_cpu_dequantize_blocks,
-    jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks, jaxdml_cpu_rows, jaxdml_cpu_attention, jaxdml_cpu_lstm;
+    jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks, jaxdml_cpu_rows, jaxdml_cpu_attention, jaxdml_cpu_lstm,
+    jaxdml_cpu_chained;
 const char* jaxdml_cpu_choose(const char*);
 int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
 int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups);
@@ -372,22 +373,32 @@ Call matmul_blocks(Random& random, const Kernels&) {
   return call;
 }
 
+// A program of `instructions` elementwise functions. Each reads a value that depends on operand `first`, so each value
+// is wide, and writes its own slot.
+Attribute row_program(Random& random, int64_t operands, int64_t first, int64_t instructions) {
+  Attribute program = {"program", XLA_FFI_DataType_S64, true, {}};
+  for (int64_t i = 0; i < instructions; i++) {
+    const auto from = [&] { return i ? random.chance(70) ? operands + i - 1 : random.below(operands + i) : first; };
+    const auto code = random.below(int64_t(RowCode::kSum));
+    for (const int64_t number : {code, operands + i, i ? operands + i - 1 : first, from(), from()})
+      program.numbers.push_back(number);
+  }
+  return program;
+}
+
+Array row_operand(Random& random, const Extents& leading, int64_t columns) {
+  return {random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
+          some(random, leading) + Extents{random.chance(30) ? 1 : columns}};
+}
+
 Call rows(Random& random, const Kernels&) {
   Extents leading = random_leading(random) + Extents{extent(random, 9)};
   const int64_t columns = 2 + extent(random, 60), count = random.between(1, 4);
   Call call = {&jaxdml_cpu_rows};
-  for (int64_t i = 0; i < count; i++)
-    call.arguments.push_back({i && random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
-                              (i ? some(random, leading) : leading) + Extents{i && random.chance(30) ? 1 : columns}});
-  // Each instruction reads a value that depends on the first operand, so each value is wide, and writes its own slot.
-  Attribute program = {"program", XLA_FFI_DataType_S64, true, {}};
+  call.arguments = {{kFloat, leading + Extents{columns}}};
+  for (int64_t i = 1; i < count; i++) call.arguments.push_back(row_operand(random, leading, columns));
   const int64_t instructions = random.between(1, 12);
-  for (int64_t i = 0; i < instructions; i++) {
-    const auto from = [&] { return i ? random.chance(70) ? count + i - 1 : random.below(count + i) : 0; };
-    const auto code = random.below(int64_t(RowCode::kSum));
-    for (const int64_t number : {code, count + i, i ? count + i - 1 : 0, from(), from()})
-      program.numbers.push_back(number);
-  }
+  Attribute program = row_program(random, count, 0, instructions);
   const bool is_reduced = random.chance(40);
   if (is_reduced)
     for (const int64_t number : {random.between(int64_t(RowCode::kSum), int64_t(RowCode::kSmallest)),
@@ -395,6 +406,49 @@ Call rows(Random& random, const Kernels&) {
       program.numbers.push_back(number);
   call.results = {{kFloat, leading + Extents{is_reduced ? 1 : columns}}};
   call.attributes = {program};
+  return call;
+}
+
+Call chained(Random& random, const Kernels& kernels) {
+  const Extents leading = random_leading(random);
+  const int64_t rows = random.chance(10) ? random.between(90, 220) : extent(random, 30), depth = extent(random, 40);
+  const int64_t columns = 2 + extent(random, 60), y_columns = extent(random, 40), count = random.between(1, 4);
+  const XLA_FFI_DataType a = byte(random), q = byte(random), y = random.chance(40) ? kFloat : output(random);
+  const auto numbers = [&](XLA_FFI_DataType type, int64_t size, bool is_row) -> Array {
+    const int64_t each = random.chance(50) ? 1 : size;
+    return {type, some(random, leading) + (is_row ? Extents{each, 1} : Extents{1, each})};
+  };
+  Call call = {&jaxdml_cpu_chained};
+  call.arguments = {
+      {a, some(random, leading) + Extents{rows, depth}}, numbers(kFloat, rows, true), numbers(a, rows, true)};
+  bool are_packed[2];
+  const auto add_matrix = [&](bool& is_packed, int64_t height, int64_t width, XLA_FFI_DataType bias) {
+    const XLA_FFI_DataType b = byte(random);
+    is_packed = random.chance(40);
+    if (is_packed)
+      call.arguments.push_back({XLA_FFI_DataType_S8,
+                                some(random, leading) + Extents{1, jaxdml_cpu_matrix_bytes(height, width)},
+                                kernels.matrix_mark});
+    else
+      call.arguments.push_back({b, some(random, leading) + Extents{height, width}});
+    call.arguments.push_back(numbers(kFloat, width, false));
+    call.arguments.push_back(numbers(b, width, false));
+    call.arguments.push_back({bias, some(random, leading) + Extents{random.chance(50) ? 0 : width}});
+  };
+  add_matrix(are_packed[0], depth, columns, kFloat);
+  for (const auto type : {kFloat, q, kFloat, q}) call.arguments.push_back(numbers(type, 1, true));
+  add_matrix(are_packed[1], columns, y_columns, y == kFloat ? kFloat : XLA_FFI_DataType_S32);
+  call.arguments.push_back(numbers(kFloat, rows, true));
+  call.arguments.push_back(numbers(zero_point_of(y, random), rows, true));
+  for (int64_t i = 1; i < count; i++) call.arguments.push_back(row_operand(random, leading + Extents{rows}, columns));
+  call.results = {{y, leading + Extents{rows, y_columns}}};
+  const int64_t place = random.below(count);
+  call.attributes = {{"b_is_packed", XLA_FFI_DataType_PRED, false, {are_packed[0]}},
+                     {"c_is_packed", XLA_FFI_DataType_PRED, false, {are_packed[1]}},
+                     {"columns", XLA_FFI_DataType_S64, false, {columns}},
+                     {"is_by_rows", XLA_FFI_DataType_PRED, false, {random.chance(50)}},
+                     {"place", XLA_FFI_DataType_S64, false, {place}},
+                     row_program(random, count, place, random.between(1, 12))};
   return call;
 }
 
@@ -583,6 +637,7 @@ Kind kinds[] = {{"matmul", matmul, 0, 0},
                 {"looked_up", looked_up, 0, 0},
                 {"products", products, 0, 0},
                 {"rows", rows, 0, 0},
+                {"chained", chained, 0, 0},
                 {"attention", attention, 0, 0},
                 {"lstm", lstm, 0, 0},
                 {"means", means, 0, 0}};
