@@ -1353,6 +1353,10 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(3, 3000, 2, 3), 1, 6, 150), 1, Fill::kUniform);
     },
+    // Several tiles of rows, which share several parts of a panel.
+    [](Random& random) {
+      return blocks_case(random, {{130, 2000, 32, 4, 4, true}, 45, 1, nullptr, nullptr, nullptr, nullptr});
+    },
     // More rows than a pass, and few panels that threads share by rows.
     [](Random& random) {
       return blocks_case(random, {{70, 40, 16, 4, 4, true}, 1100, 3, nullptr, nullptr, nullptr, nullptr});
