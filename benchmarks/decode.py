@@ -32,6 +32,7 @@ from benchmarks.onnx_peer import session_options
 from benchmarks.timing import in_turns
 
 PROMPT, TOKENS = 512, 16  # tokens of the prompt, and tokens that one run generates
+QUERIES = 128  # of a prompt, whose products with keys are computed together
 BILLION = Sizes(
     layers=16,
     hidden=2048,
@@ -86,7 +87,7 @@ def empty_caches(sizes: Sizes) -> list[Cache]:
 
 
 def forward(
-    sizes: Sizes, precision: str, params: Any, tokens: Array, caches: list[Cache], start: Array
+    sizes: Sizes, precision: str, params: Any, tokens: Array, caches: list[Cache], start: Array | int
 ) -> tuple[Array, list[Cache]]:
     """Logits [T, vocabulary] of tokens [T] at position `start` of the caches, and the new caches."""
     product = partial(dml.matrix_multiply_blocks, precision=precision)  # type: ignore[arg-type]
@@ -107,20 +108,27 @@ def norm(x: Array, scale: Array) -> Array:
 
 
 def attention(
-    sizes: Sizes, qkv: Array, cache: Cache, start: Array, cosines: Array, sines: Array
+    sizes: Sizes, qkv: Array, cache: Cache, start: Array | int, cosines: Array, sines: Array
 ) -> tuple[Array, Cache]:
-    """The attention output [T, heads * head_size], and the cache with the keys and values of the tokens."""
+    """The attention output [T, heads * head_size], and the cache with the keys and values of the tokens.
+
+    If `start` is a number, the keys after the last query of a part of the queries are left out of its products.
+    """
     count, groups, size = len(qkv), sizes.heads // sizes.kv_heads, sizes.head_size
     heads = qkv.reshape(count, -1, size).transpose(1, 0, 2)
     queries, keys, values = jnp.split(heads, (sizes.heads, sizes.heads + sizes.kv_heads))
     all_keys = lax.dynamic_update_slice_in_dim(cache[0], turned(keys, cosines, sines).mT, start, 2)
     all_values = lax.dynamic_update_slice_in_dim(cache[1], values, start, 1)
-    queries = turned(queries, cosines, sines).reshape(sizes.kv_heads, groups * count, size)
-    scores = queries @ all_keys / math.sqrt(size)
-    is_seen = jnp.arange(sizes.positions) <= start + jnp.arange(count)[:, None]
-    shares = jax.nn.softmax(jnp.where(jnp.tile(is_seen, (groups, 1)), scores, -jnp.inf))
-    read = (shares @ all_values).reshape(sizes.heads, count, size)
-    return read.transpose(1, 0, 2).reshape(count, -1), (all_keys, all_values)
+    queries = turned(queries, cosines, sines)
+    parts = []
+    for first in range(0, count, QUERIES):
+        rows = jnp.arange(count)[first : first + QUERIES]
+        seen = start + first + len(rows) if isinstance(start, int) else sizes.positions
+        part = queries[:, first : first + QUERIES].reshape(sizes.kv_heads, groups * len(rows), size)
+        is_seen = jnp.tile(jnp.arange(seen) <= start + rows[:, None], (groups, 1))
+        scores = jnp.where(is_seen, part @ all_keys[:, :, :seen] / math.sqrt(size), -jnp.inf)
+        parts.append((jax.nn.softmax(scores) @ all_values[:, :seen]).reshape(sizes.heads, len(rows), size))
+    return jnp.concatenate(parts, 1).transpose(1, 0, 2).reshape(count, -1), (all_keys, all_values)
 
 
 def turned(x: Array, cosines: Array, sines: Array) -> Array:
@@ -139,7 +147,7 @@ class OfJax:
         step, count = partial(forward, sizes, precision), len(prompt)
 
         def read(params: Any, prompt: Array, caches: list[Cache]) -> tuple[Array, list[Cache]]:
-            return step(params, prompt, caches, jnp.int32(0))
+            return step(params, prompt, caches, 0)
 
         def generate(params: Any, token: Array, caches: list[Cache]) -> tuple[Array, list[Cache]]:
             def more(place: Array, carry: tuple[Array, list[Cache]]) -> tuple[Array, list[Cache]]:
