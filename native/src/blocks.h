@@ -267,9 +267,12 @@ static void multiply_tile(const BlockProduct& one, const RoundedRows& rows, cons
   const BlockShape& shape = one.shape;
   const int64_t bytes = record_bytes(shape), columns = at_most(kPanelColumns, shape.columns - part.column);
   const uint8_t *record = part.at, *ahead = part.ahead;
+  // Many prefetches at once wait for each other.
+  constexpr int kColumnsOfStep = kColumns < kUnitColumns ? int(kUnitColumns) : kColumns;
+  const int64_t step = ceil_div(part.step, kPanelColumns / kColumnsOfStep);
   const auto prefetch = [&] {
-    for (int64_t i = 0; i < part.step; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-    ahead += part.step;
+    for (int64_t i = 0; i < step; i += 64) __builtin_prefetch(ahead + i, 0, 2);
+    ahead += step;
   };
   if constexpr (kBytes == 64) {
     for (int64_t first = 0; first < columns; first += kColumns, record = part.at) {
@@ -278,7 +281,7 @@ static void multiply_tile(const BlockProduct& one, const RoundedRows& rows, cons
       for (int r = 0; r < kRows; r++)
         for (int v = 0; v < kVectors; v++) sums[r][v] = to[r][v];
       for (int64_t block = part.begin; block < part.end; block++, record += bytes) {
-        if (!first) prefetch();
+        prefetch();
         multiply_block<kPlanes, kBits>(shape, rows, block, record, first, sums);
       }
       for (int r = 0; r < kRows; r++)
@@ -286,9 +289,10 @@ static void multiply_tile(const BlockProduct& one, const RoundedRows& rows, cons
     }
   } else {
     for (int64_t block = part.begin; block < part.end; block++, record += bytes) {
-      prefetch();
-      for (int i = 0; i < kPanelColumns / kColumns; i++)
+      for (int i = 0; i < kPanelColumns / kColumns; i++) {
+        if (i * kColumns % kColumnsOfStep == 0) prefetch();
         multiply_block<kPlanes, kBits>(shape, rows, block, record, i * kColumns, all[i]);
+      }
     }
   }
   if (part.end < rows.blocks) return;
@@ -320,8 +324,7 @@ static void multiply_panel(const BlockProduct& one, const Tiles& tile_at, int64_
                            bool prefetches, float* y) {
   constexpr int64_t kRows = kMostTileRows<kPlanes, kBits>;
   const int64_t blocks = blocks_of(one.shape), bytes = record_bytes(one.shape), tiles = ceil_div(count, kRows);
-  const int64_t together = tiles == 1 ? blocks : at_least(1, kBytesOfPart / bytes);
-  const int64_t step = prefetches ? round_up(ceil_div(bytes, tiles), 64) : 0;
+  const int64_t together = at_least(1, kBytesOfPart / bytes), step = prefetches ? ceil_div(bytes, tiles) : 0;
   const uint8_t* at = one.packed + kSealBytes + panel * blocks * bytes;
   alignas(64) float totals[kTilesTogether][kRows * kPanelColumns];
   for (int64_t tile = 0; tile < tiles; tile++)
