@@ -40,8 +40,14 @@ def _dot(
         *matrix(b, b_scale, b_zero_point, bias, output_dtype, rank, leading),
         *grid(output_scale, output_zero_point, output_dtype, rank, leading),
     )
+    is_packed = isinstance(b, Prepared)
+    if leading and rank == 2 and _are_of_one_matrix(operands, leading):
+        merged = [_in_rows(x, leading) for x in operands]
+        result = (math.prod(a.shape[:-1]), b.shape[-1]), output_dtype
+        y = library_call("matmul", 0, result, merged, is_packed=is_packed)
+        return lax.reshape(y, (*a.shape[:-1], b.shape[-1]))
     result = (*a.shape[leading:-1], b.shape[-1]), output_dtype
-    return library_call("matmul", leading, result, operands, is_packed=isinstance(b, Prepared))
+    return library_call("matmul", leading, result, operands, is_packed=is_packed)
 
 
 def grid(scale: Array | None, zero_point: Array | None, dtype: Any, rank: int, leading: int) -> tuple[Array, Array]:
@@ -64,6 +70,19 @@ def matrix(
 
 def _parameter(x: Array | None, dtype: Any, rank: int, leading: int) -> Array:
     return operand(x, leading, lambda shape: aligned(shape, rank), dtype)
+
+
+def _are_of_one_matrix(operands: Sequence[Array], leading: int) -> bool:
+    """Whether products under vmap share b and its parameters, and no others share the parameters of several rows."""
+    a, a_scale, a_zero_point, *of_b, y_scale, y_zero_point = operands
+    of_rows = (a_scale, a_zero_point, y_scale, y_zero_point)
+    are_alike = all(x.size == 1 or x.shape[: leading + 1] == a.shape[: leading + 1] for x in of_rows)
+    return are_alike and all(math.prod(x.shape[:leading]) == 1 for x in of_b)
+
+
+def _in_rows(x: Array, leading: int) -> Array:
+    """x with the dimensions of vmap merged into the one that follows."""
+    return lax.reshape(x, (math.prod(x.shape[: leading + 1]), *x.shape[leading + 1 :]))
 
 
 def _dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any, output_dtype: Any) -> Result:

@@ -1,5 +1,7 @@
 """Operators that share the native kernels of products, convolutions and quantization."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -118,6 +120,29 @@ def test_vmap_is_folded(name):
     twice = jax.vmap(mapped)
     assert native_calls(twice, stack.reshape(2, 2, *x.shape)) == kernels
     assert_same_bits(jax.jit(twice)(stack.reshape(2, 2, *x.shape)).reshape(expected.shape), expected)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("axes", "is_merged"),
+    [((0, None, None, None), False), ((0, 0, None, None), True), ((0, 0, None, 0), False), ((0, 0, 0, None), False)],
+)
+def test_products_under_vmap_by_one_matrix_are_one_product_of_all_rows(axes, is_merged):
+    """Unless the items share a scale of each row, or have parameters of their own for columns."""
+    rng = np.random.default_rng(0)
+    shapes = [(5, 1), (64, 20), (20,)]
+    stack = [np.stack([A, A[::-1], A // 2]), *(rng.uniform(0.1, 1, (3, *shape)).astype(np.float32) for shape in shapes)]
+    stack[2] = rng.integers(-128, 128, (3, 64, 20), np.int8)
+    given = [x if axis == 0 else x[0] for x, axis in zip(stack, axes, strict=True)]
+
+    def multiply(a, a_scale, b, b_scale, module=dml):
+        return module.matrix_multiply_integer_to_float(a, a_scale, np.uint8(3), b, b_scale, None, None)
+
+    mapped = jax.jit(jax.vmap(multiply, axes))
+    (call,) = re.findall(r"= f32\[([\d,]+)\].*jaxdml_cpu_matmul", mapped.lower(*given).compile().as_text())
+    assert call == ("15,20" if is_merged else "3,5,20")
+    items = ([x if axis is None else x[i] for x, axis in zip(given, axes, strict=True)] for i in range(3))
+    assert_same_bits(mapped(*given), np.stack([multiply(*item, module=reference) for item in items]))
 
 
 ODD = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-40, -1e-42, 2**-126, 3e38, -3e38], np.float32)
