@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 Array = Any  # a JAX or NumPy array; results are of the same kind as the arguments
 
@@ -40,8 +41,10 @@ def matrix_of(packed: Array, shape: Sequence[int], layout: str) -> Array:
     panels = LAYOUTS[layout]
     rows, columns = _rounded(shape[0], panels.depth), _rounded(shape[1], panels.lanes)
     start = SEAL + _rounded(columns * 4, 64)
-    values = _from_panels(packed[..., start : start + rows * columns], rows, columns, panels)
-    return values[..., : shape[0], : shape[1]]
+    values = packed[..., start : start + rows * columns]
+    if isinstance(values, jax.Array):  # with the slice in its loop, XLA:CPU would move single bytes
+        values = lax.optimization_barrier(values)
+    return _from_panels(values, rows, columns, panels)[..., : shape[0], : shape[1]]
 
 
 def packed_matrix_of(values: Array, layout: str, size: int) -> Array:
