@@ -154,9 +154,7 @@ def _is_contraction(node: Node) -> bool:
 
 def _contractions(node: Node) -> list[str]:
     """The node's `on`, once for each of its convolutions and products: a loop in floats may have several."""
-    if not _is_contraction(node):
-        return []
-    return [node.on] * (1 if node.on == "integers" else sum(word in CONTRACTION_SOURCES for word in node.source))
+    return [node.on] * sum(word in CONTRACTION_SOURCES for word in node.source)
 
 
 def _row(nodes: Sequence[Node], of_rows: Mapping[str, str]) -> _Row:

@@ -14,6 +14,7 @@ from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import MOVERS, Graph, Node
 from jaxdml._graph.weights import with_weights
 from jaxdml.ptq._choose.plan import FLOAT_SUM
+from jaxdml.ptq._integers.joint import with_joint_products
 from jaxdml.ptq._integers.operators import INTEGERS
 from jaxdml.ptq._integers.rules import PTQ_RULES
 from jaxdml.ptq._trace.scans import LOOP, body_of, each_layer, stacked, with_other_body
@@ -40,7 +41,8 @@ def on_integers(
     for node in result.nodes:
         if node.operator is LOOP:
             body = body_of(node, {**result.constants, **params})
-            layers = [_with_params(layer, numerics) for layer in each_layer(body)]
+            bodies = each_layer(body)
+            layers = [_with_params(each, numerics, in_steps=len(bodies) == 1) for each in bodies]
             graphs = [graph.replace(constants={**graph.constants, **own}) for graph, own in layers]
             node, constants = with_other_body(node, _with_barriers(stacked(graphs, node.name)))
             of_scans |= constants if len(layers) == 1 else jax.tree.map(jnp.asarray, constants)
@@ -53,9 +55,10 @@ def on_integers(
 
 
 def _with_params(
-    graph: Graph, numerics: str, known: Mapping[str, Any] = MappingProxyType({})
+    graph: Graph, numerics: str, known: Mapping[str, Any] = MappingProxyType({}), *, in_steps: bool = False
 ) -> tuple[Graph, dict[str, Any]]:
-    return with_weights(fused(graph, INTEGERS[numerics], rules=PTQ_RULES), known=known)
+    result = fused(graph, INTEGERS[numerics], rules=PTQ_RULES)
+    return with_weights(with_joint_products(result) if in_steps else result, known=known)
 
 
 def _with_barriers(graph: Graph) -> Graph:

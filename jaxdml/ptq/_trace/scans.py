@@ -32,7 +32,7 @@ from jaxdml.ptq._trace.equations import (
     program_of_jaxpr,
 )
 from jaxdml.ptq._trace.fixed import FixedValues
-from jaxdml.ptq._trace.steps import in_steps
+from jaxdml.ptq._trace.steps import ahead_of_steps
 from jaxdml.ptq._trace.values import Value
 
 SCAN = "scan"
@@ -254,8 +254,7 @@ def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
 def _bound_scan(node: Node, program: Program) -> Node:
     body: Body = node.options["body"]
     loop = loop_of(node.options["equation"], program.avals, lambda place: place in body.data)
-    nodes = bound(body.nodes, loop.program)
-    body = replace(body, nodes=tuple(nodes if loop.layers else map(in_steps, nodes)))
+    body = replace(body, nodes=tuple(bound(body.nodes, loop.program)))
     return node.replace(options={**node.options, "loop": loop, "body": body})
 
 
@@ -275,7 +274,7 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
     carry = {name: _as(x, loop.program.avals[given]) for name, given, x in zip(
         carried, loop.program.inputs[first:], data[first:], strict=False)}  # fmt: skip
     sequences = dict(zip(body.inputs[first + loop.carried : end], data[first + loop.carried : end], strict=True))
-    names = loop.program.outputs
+    names, nodes, ahead = loop.program.outputs, body.nodes, dict[str, Any]()
     if loop.layers:
         sequences |= constants
     else:
@@ -283,10 +282,13 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
         constants = jax.tree.map(lambda x: x.reshape(x.shape[1:]), constants)
         carry |= {name: jax.tree.map(jnp.asarray, constants.pop(name)) for name in body.updates.values()}
         shared |= constants
+        nodes, ahead = ahead_of_steps(nodes, sequences, shared, body.outputs)
     further = body.outputs[len(names) :] if loop.layers else ()
 
-    def step(carry: Mapping[str, Any], each: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        values = evaluate(body.nodes, {**shared, **carry, **each})
+    def step(carry: Mapping[str, Any], each: Any) -> tuple[dict[str, Any], list[Any]]:
+        of_step, products = each
+        # Without the barrier, XLA:CPU looks products up in the loops of the gates, which it then does not vectorize.
+        values = evaluate(nodes, {**shared, **carry, **of_step, **lax.optimization_barrier(products)})
         results = [_as(values[held], loop.program.avals[name]) for held, name in zip(body.outputs, names, strict=False)]
         after = dict(zip(carried, results, strict=False))
         if not loop.layers:
@@ -295,7 +297,7 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
 
     # lax.scan does not accept a symbolic length as an argument, but takes one from the shapes of sequences.
     length = None if sequences else loop.length
-    last, stacks = lax.scan(step, carry, sequences, length, loop.reverse)
+    last, stacks = lax.scan(step, carry, (sequences, ahead), length, loop.reverse)
     states = () if loop.layers else (jax.tree.map(lambda x: x[None], last[name]) for name in body.updates.values())
     return (*(last[name] for name in carried), *stacks, *states)
 
