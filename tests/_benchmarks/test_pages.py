@@ -43,3 +43,17 @@ def test_ratios_are_those_of_the_peers_time_to_jaxdmls():
     case = {"about": "a", "case": "c", "form": "jaxdml", "peer": "onnxruntime", "aim": 0.8, "milliseconds": times}
     assert forgotten.shown(case).split(" | ")[4:6] == ["1.50", "1.25"]
     assert forgotten.shown(case | {"aim": None}).split(" | ")[4:6] == ["1.50", ""]
+
+
+def test_sentences_and_tables_of_the_docs_have_the_measured_ratios():
+    found = json.loads((RESULTS / "networks_avx512_vnni.json").read_text(encoding="utf-8"))["networks"]
+    first, second = (1 / found[name]["ratio"] for name in ("ResNet-18", "MobileNetV2"))
+    text = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
+    assert f"onnxruntime takes {first:.2f} and {second:.2f} times as long as jaxdml on these two networks" in text
+    page = (ROOT / "docs" / "times" / "blocks.md").read_text(encoding="utf-8").splitlines()
+    for name, instructions in (("avx512_vnni", "AVX512-VNNI"), ("avx2", "AVX2")):
+        products = json.loads((RESULTS / f"blocks_{name}.json").read_text(encoding="utf-8"))["products"]
+        ratios = {(each["rows"], each["block"]): each["ratios"] for each in products}
+        for rows in {rows for rows, _ in ratios}:
+            cells = [f"{1 / ratios[rows, block][form]:.2f}" for form in ("int8", "int22") for block in (32, 128)]
+            assert f"| {instructions} | {rows} | {' | '.join(cells)} |" in page
