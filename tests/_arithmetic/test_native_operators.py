@@ -173,6 +173,17 @@ def test_quantized_rows_have_the_bits_of_xla():
 
 
 @needs_native
+def test_not_a_number_reaches_all_of_a_dynamic_product_that_depends_on_it():
+    """Of a size for which XLA computes extremes with a kernel of its own."""
+    a, b = np.random.default_rng(0).standard_normal((2, 3, 4, 64, 64)).astype(np.float32)
+    a[0, 1, 2], b[1, 2, 3, 4] = np.nan, np.nan
+    expected = np.isnan(a).any(-1, keepdims=True) | np.isnan(b).any(-2, keepdims=True)
+    native = np.asarray(jax.jit(dynamic_product)(a, b))
+    np.testing.assert_array_equal(np.isnan(native), expected)
+    with dml.use_kernels("xla"):
+        assert_same_bits(jax.jit(lambda a, b: dynamic_product(a, b))(a, b), native)
+
+
 def test_a_product_of_quantized_rows_keeps_weights_packed():
     """Parameters of each row need no batch of products, which would unpack prepared weights in every call."""
     a, b = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32), dml.prepare_matrix_multiply_b(B)

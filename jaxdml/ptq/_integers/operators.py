@@ -121,7 +121,9 @@ def quantized_rows(x: Array) -> tuple[Array, Array, Array]:
 def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Array, Array, Array]:
     """Quantizes each vector of x along an axis with its own range; scales and zero points have size 1 on that axis."""
     x = x.astype(np.float32)
-    least, greatest = jnp.min(x, axis, keepdims=True), jnp.max(x, axis, keepdims=True)
+    has_nan = jnp.any(x != x, axis, keepdims=True)  # the extremes of XLA's kernels for large arrays ignore NaN
+    ends = jnp.min(x, axis, keepdims=True), jnp.max(x, axis, keepdims=True)
+    least, greatest = (jnp.where(has_nan, np.float32(np.nan), end) for end in ends)
     scale, zero_point = scale_and_zero_point(least, greatest, dtype, symmetric=symmetric)
     parameters = (jnp.broadcast_to(each, x.shape) for each in (scale, zero_point))
     return element_wise_quantize_linear(x, *parameters), scale, zero_point
