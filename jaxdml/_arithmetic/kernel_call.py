@@ -35,6 +35,7 @@ class Kernel(NamedTuple):
       is_replicated: whether each device of a mesh computes the whole result.
       calls_kernels: whether derivatives need the results of kernels that the JAX function calls. If so, the function
         computes the values along with the derivatives, so that each of these kernels runs once.
+      splits: (*arguments, each leaf replaced by whether vmap maps it) -> whether vmap maps the JAX function instead.
     """
 
     native: Callable[..., Array | tuple[Array, ...]]
@@ -42,6 +43,7 @@ class Kernel(NamedTuple):
     takes: Callable[..., bool] = lambda *arguments, **statics: True
     is_replicated: bool = False
     calls_kernels: bool = False
+    splits: Callable[..., bool] = lambda *is_mapped: False
 
 
 class Spec(NamedTuple):
@@ -147,6 +149,9 @@ def _batch(
     leaves: Sequence[Array], axes: Sequence[int | None], *, spec: Spec
 ) -> tuple[list[Array], list[int]]:  # fmt: skip
     is_mapped = tuple(axis is not None for axis in axes)
+    if spec.kernel.splits(*jax.tree.unflatten(spec.tree, is_mapped)):
+        results = jax.vmap(spec.on_xla, list(axes))(*leaves)
+        return results, [0] * len(results)
     pairs = zip(leaves, axes, strict=True)
     moved = [lax.expand_dims(x, (0,)) if axis is None else _to_front(x, axis) for x, axis in pairs]
     results = _primitive.bind(*moved, spec=spec._replace(mapped=(is_mapped, *spec.mapped)))

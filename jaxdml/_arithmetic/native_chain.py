@@ -103,4 +103,9 @@ def _result(first: Any, others: Any, by: Any, second: Second, *, chain: Chain, *
     return (*chain.program.view[:-1], second.b.shape[-1]), _dtype(chain)
 
 
-CHAIN = Kernel(_run, _result)
+def _splits(first: Any, others: Any, by: Any, second: Any) -> bool:
+    """Whether vmap maps the second product alone. The steps before it then run once."""
+    return not any(jax.tree.leaves((first, others, by)))
+
+
+CHAIN = Kernel(_run, _result, splits=_splits)

@@ -25,12 +25,11 @@ from jaxdml._arithmetic.native_elementwise import QUANTIZE, QUANTIZE_ROWS
 from jaxdml._arithmetic.native_rows import RowProgram
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._exact.flat import FlatEqn, FlatVar, Operation
-from jaxdml._exact.rows import RESHAPES, ROW_PROGRAM, computed
+from jaxdml._exact.rows import ROW_PROGRAM, computed, is_reshape
 
 Array = jax.Array
 Shape = tuple[int, ...]
 CHAINED = Operation("chain")
-VIEWS = (*RESHAPES, "optimization_barrier")
 # The first product has at least so many elements and rows; smaller arrays stay in the cache anyway.
 LEAST_ELEMENTS, LEAST_ROWS, LEAST_ROWS_OF_ALL = 2**14, 16, 192
 LEAST_BETWEEN_WEIGHTS = 2**21  # elements of the first product: each block of rows reads all weights again
@@ -69,6 +68,8 @@ def _opened(eqn: FlatEqn) -> list[FlatEqn]:
     made = {var for inner in closed.jaxpr.eqns if inner.primitive is not OPERAND for var in inner.outvars}
     if not all(_is_value(atom) and atom in made for atom in closed.jaxpr.outvars):
         return [eqn]  # a result is an operand or a number
+    if len(set(closed.jaxpr.outvars)) < len(eqn.outvars):
+        return [eqn]
     names: dict[Any, Any] = dict(zip(closed.jaxpr.invars, eqn.invars, strict=True))
     results = dict(zip(closed.jaxpr.outvars, eqn.outvars, strict=True))
     eqns: list[FlatEqn] = []
@@ -136,7 +137,7 @@ def _is_value(atom: Any) -> bool:
 
 def _is_view(eqn: FlatEqn) -> bool:
     """Whether the result of an equation has the elements of its operand, in the same order."""
-    return eqn.primitive.name in VIEWS and len(eqn.invars) == 1
+    return is_reshape(eqn) or (eqn.primitive.name == "optimization_barrier" and len(eqn.invars) == 1)
 
 
 # Chains --------------------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def _arguments(eqn: FlatEqn, spec: Spec) -> list[Any]:
 
 
 def _with_shape(program: RowProgram, shape: Shape) -> RowProgram | None:
-    """The program with a result of this shape, whose dimensions the program's view may join; None if it does not."""
+    """The program with a result of this shape, whose dimensions the program's view may join; None if it has another."""
     left, groups = list(shape), []
     for size in program.view:
         group: list[int] = []
@@ -196,6 +197,8 @@ def _with_shape(program: RowProgram, shape: Shape) -> RowProgram | None:
         groups.append(group)
     if left or (program.reduces and program.view[-1] != shape[-1]):
         return None
+    if any(size not in (1, whole) for view in program.views for size, whole in zip(view, program.view, strict=True)):
+        return None  # a row of an operand is longer than that of the result
 
     def split(view: Shape) -> Shape:
         """A view with each dimension split into those that it joins."""
@@ -208,10 +211,14 @@ def _with_shape(program: RowProgram, shape: Shape) -> RowProgram | None:
 def _pays(shape: Shape, arguments: tuple[Any, ...]) -> bool:
     """Whether a chain with a first product of this shape is faster than its parts."""
     (_, _, _, b, *_), *_, second = arguments
-    rows, elements = shape[-2], math.prod(shape)
-    if isinstance(b, Prepared) or isinstance(second.b, Prepared):
+    *batch, rows, columns = shape
+    matrices = [each for each in (b, second.b) if not isinstance(each, Prepared)]
+    if rows < LEAST_ROWS or any(math.prod(each.aval.shape[:-2]) < math.prod(batch) for each in matrices):
+        return False  # products that share a matrix are faster as one
+    elements = math.prod(shape)
+    if len(matrices) < 2:
         return elements >= LEAST_BETWEEN_WEIGHTS
-    return elements >= LEAST_ELEMENTS and rows >= LEAST_ROWS and elements // shape[-1] >= LEAST_ROWS_OF_ALL
+    return elements >= LEAST_ELEMENTS and elements // columns >= LEAST_ROWS_OF_ALL
 
 
 def chain_rule(params: Mapping[str, Any]) -> Callable[..., Array]:

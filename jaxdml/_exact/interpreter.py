@@ -247,14 +247,14 @@ def _computed(eqn: Any, operands: list[Any]) -> Sequence[Any]:
 def _computation(eqn: Any) -> Callable[..., Any]:
     """The function of arrays that computes an equation other than a call."""
     name, primitive, params = eqn.primitive.name, eqn.primitive, eqn.params
+    if eqn.is_exact:
+        return as_it_is(primitive, params)
     if name in LOOPS:
         return as_it_is(primitive, _with_rules(params))
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
     if primitive is CHAINED:
         return chain_rule(params)
-    if eqn.is_exact:
-        return as_it_is(primitive, params)
     types = _types_of_floats(eqn)
     if not types or is_exact_call(params):
         is_narrow = name == "dot_general" and all(_is_of_bytes(var) for var in eqn.invars)

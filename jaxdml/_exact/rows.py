@@ -63,6 +63,8 @@ def _codes_of(eqn: FlatEqn) -> tuple[str, ...] | None:
     before it, then these operands.
     """
     name, params, of_bools = eqn.primitive.name, eqn.params, eqn.invars[0].aval.dtype == np.bool_
+    if name in RESHAPES and not is_reshape(eqn):
+        return None
     if name in CODES_OF:
         return None if of_bools and name in (*ON_FLOATS, *REDUCTIONS) else CODES_OF[name]
     if name == "round" and params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
@@ -100,6 +102,11 @@ def _is_known(atom: Any) -> bool:
 
 def _is_value(atom: Any) -> bool:
     return not isinstance(atom, Literal)
+
+
+def is_reshape(eqn: FlatEqn) -> bool:
+    """Whether an equation keeps the order of the elements. A reshape with `dimensions` transposes its operand."""
+    return eqn.primitive.name in RESHAPES and (eqn.primitive.name != "reshape" or eqn.params["dimensions"] is None)
 
 
 def _view(eqn: FlatEqn, atom: Any, space: Space) -> Shape:

@@ -277,7 +277,7 @@ ffi::Error chained(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Bu
   JAXDML_RETURN_IF_WRONG(check_output(output, y));
   if (!is_by_rows) JAXDML_RETURN_IF_WRONG(check_quantizer(by, y));
   std::vector<RowArgument> arguments;
-  JAXDML_RETURN_IF_WRONG(read_arguments(given, 0, arguments));
+  JAXDML_RETURN_IF_WRONG(read_arguments(given, arguments));
   JAXDML_EXPECT(place >= 0 && size_t(place) <= arguments.size(), "the program has no operand for the first product");
   arguments.insert(arguments.begin() + place, {middle, ffi::DataType::F32, nullptr});
   RowCall rows;

@@ -63,7 +63,7 @@ ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingA
   const Buffer y = *result;
   JAXDML_EXPECT(y.dimensions().size() && y.element_type() == ffi::DataType::F32, "the output is not a float32 array");
   std::vector<RowArgument> arguments;
-  JAXDML_RETURN_IF_WRONG(read_arguments(given, 0, arguments));
+  JAXDML_RETURN_IF_WRONG(read_arguments(given, arguments));
   RowCall call;
   JAXDML_RETURN_IF_WRONG(read_rows(arguments, y.dimensions(), program, call));
   if (!y.element_count()) return ffi::Error::Success();
@@ -81,8 +81,8 @@ ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingA
 
 }  // namespace
 
-ffi::Error read_arguments(ffi::RemainingArgs from, size_t first, std::vector<RowArgument>& arguments) {
-  for (size_t i = first; i < from.size(); i++) {
+ffi::Error read_arguments(ffi::RemainingArgs from, std::vector<RowArgument>& arguments) {
+  for (size_t i = 0; i < from.size(); i++) {
     const auto x = from.get<Buffer>(i);
     JAXDML_EXPECT(x.has_value() && is_sound(*x), "an operand is not a buffer, or is too large");
     arguments.push_back({x->dimensions(), x->element_type(), static_cast<const uint8_t*>(x->untyped_data())});

@@ -20,8 +20,8 @@ struct RowCall {
   std::vector<RowInstruction> instructions;
 };
 
-// Appends the remaining arguments of a call, from index `first` on.
-ffi::Error read_arguments(ffi::RemainingArgs from, size_t first, std::vector<RowArgument>& arguments);
+// Appends the remaining arguments of a call.
+ffi::Error read_arguments(ffi::RemainingArgs from, std::vector<RowArgument>& arguments);
 
 // The arguments and y are [..., columns] and have the same rank; each extent of an argument is 1 or equals y's. The
 // last extent of y may also be 1. The call refers to the arguments' extents, and to those of y. If y is empty, the

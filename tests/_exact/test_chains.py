@@ -14,6 +14,7 @@ from jaxdml.ptq._integers.operators import quantized_rows
 pytestmark = needs_native
 RNG = np.random.default_rng(7)
 SCALE, ZERO = np.float32(0.004), np.uint8(0)
+SEPARATE = ["matmul", "rows", "quantized", "matmul"]
 
 
 def integers(dtype, *shape):
@@ -122,6 +123,15 @@ def test_vmap_is_one_call(mapped):
             assert_same_bits(got[i], jax.jit(dml.exact(attention))(*one))
 
 
+def test_scores_that_mapped_values_share_are_computed_once():
+    q, k, v = qkv(2, 3, rows=60)
+    f = jax.vmap(dml.exact(attention), (None, None, 0))
+    values = np.stack([v, v[::-1], v + 1])
+    assert native_calls(f, q, k, values) == SEPARATE
+    for got, each in zip(jax.jit(f)(q, k, values), values, strict=True):
+        assert_same_bits(got, jax.jit(dml.exact(attention))(q, k, each))
+
+
 def test_a_chain_of_mapped_operators():
     """Each item has scales of its own, for weights and as the second product reads them."""
     scales = RNG.random((3, 2)).astype(np.float32) / 100 + np.float32(0.001)
@@ -177,7 +187,9 @@ def test_prepared_weights_between_large_results():
         return summed(quantized(jax.nn.silu(scores(x, up)), np.uint8(60)), down, np.uint8(60))
 
     same_bits(f, x, *prepared, calls=["chained"])
-    same_bits(f, x[:1000], *prepared, calls=["matmul", "rows", "quantized", "matmul"])
+    same_bits(f, x[:1000], *prepared, calls=SEPARATE)
+    by_rows = native_calls(dml.exact(jax.vmap(f, (0, None, None))), x[:, None], *prepared)
+    assert "chained" not in by_rows
 
 
 def two_readers(q, k, v):
@@ -219,6 +231,23 @@ def scales_too(q, k, v):
     return dml.matrix_multiply_integer_to_float(weights, scale, zero, v, np.float32(0.03), np.uint8(5)), scale
 
 
+def reordered(q, k, v):
+    """This reshape transposes first, so it is no view."""
+    x = lax.reshape(scores(q, k), (3, 4, 48, 48), dimensions=(0, 1, 3, 2))
+    return summed(quantized(jax.nn.softmax(x, -1)), v)
+
+
+def reordered_weights(q, k, v):
+    weights = jax.nn.softmax(scores(q, k), -1)
+    return summed(quantized(lax.reshape(weights, weights.shape, dimensions=(0, 1, 3, 2))), v)
+
+
+def rows_of_an_operand(q, k, v):
+    """The scores have one column; the rows that are reduced have more."""
+    x = scores(q, k) * jnp.linspace(-1, 1, 48, dtype=np.float32).reshape(1, 1, 1, 48)
+    return summed(quantized(jnp.sum(jnp.exp(x), -1, keepdims=True)), v)
+
+
 def transposed(q, k, v):
     return summed(quantized(jax.nn.softmax(scores(q, k), -1)).swapaxes(-1, -2), v[..., :40, :])
 
@@ -230,7 +259,6 @@ def of_other_scales(q, k, v):
     return dml.matrix_multiply_integer_to_float(weights, each, ZERO, v, np.float32(0.03), np.uint8(5))
 
 
-SEPARATE = ["matmul", "rows", "quantized", "matmul"]
 BY_ROWS = ["matmul", "rows", "quantized_rows", "matmul"]
 NO_CHAINS = {
     "something else reads the scores": (two_readers, qkv(3, 4), SEPARATE),
@@ -244,6 +272,10 @@ NO_CHAINS = {
         qkv(1, 1, rows=200, columns=96),
         BY_ROWS,
     ),
+    "scores in another order": (reordered, qkv(3, 4, rows=48), SEPARATE),
+    "weights in another order": (reordered_weights, qkv(3, 4, rows=48), SEPARATE),
+    "longer rows of an operand": (rows_of_an_operand, qkv(1, 1, rows=20000, columns=1)[:3], None),
+    "shared keys": (jax.vmap(attention, (0, None, None)), [qkv(30, rows=20)[0], *qkv()[1:]], None),
     "transposed weights": (transposed, qkv(3, 4), SEPARATE),
     "other scales": (of_other_scales, qkv(3, 4), SEPARATE),
     "few rows": (attention, qkv(30, 4, rows=15), SEPARATE),
@@ -255,7 +287,8 @@ NO_CHAINS = {
 @pytest.mark.parametrize("name", NO_CHAINS)
 def test_there_is_no_chain(name):
     f, operands, calls = NO_CHAINS[name]
-    same_bits(f, *operands, calls=calls)
+    same_bits(f, *operands, calls=calls or native_calls(dml.exact(f), *operands))
+    assert "chained" not in native_calls(dml.exact(f), *operands)
 
 
 def test_exports_and_meshes_get_the_common_form():

@@ -233,6 +233,10 @@ UNUSUAL = {
     "an equation twice": (lambda x: jnp.exp(x) * jnp.exp(x) + jnp.exp(x), array(300)),
     "integers between": (lambda x: jnp.round(x * 3).astype(np.int32).astype(np.float32) * 0.5 + x, array(300)),
     "half precision between": (lambda x: (x.astype(jnp.bfloat16) * 2).astype(np.float32) + x, array(300)),
+    "sums in another order": (
+        lambda x: x * 2 + lax.reshape(x.sum(-1), (20, 20), dimensions=(1, 0))[..., None],
+        array(20, 20, 40),
+    ),
     "transposed": (lambda x: jnp.exp(x).T + x, array(30, 30)),
 }
 
