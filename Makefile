@@ -190,7 +190,7 @@ test-arm-python: $(ARM_PYTHON)/.packages  ## run some of the tests with a Python
 
 # For processors with AVX2 but without AVX512-VNNI.
 AVX512_PYTHON := build/avx512-python
-AVX512_TESTS ?= $(wildcard tests/_arithmetic/test_native*.py) tests/_exact/test_attention.py tests/_exact/test_rows.py \
+AVX512_TESTS ?= $(wildcard tests/_arithmetic/test_native*.py) tests/_exact/test_attention.py tests/_exact/test_rows.py tests/_exact/test_chains.py \
   tests/_operators/test_matrix_multiply_blocks.py tests/_operators/test_prepared_blocks.py tests/_onnx/test_products_by_blocks.py
 test-avx512-python: $(AVX512_PYTHON)/.packages .venv/.test  ## run some of the tests on the kernels of AVX512-VNNI with emulated instructions
 	JAXDML_TESTS_SKIP_NOTHING=1 JAXDML_KERNELS=avx512_vnni PYTHONPATH=$(AVX512_PYTHON)/packages $(IN_VENV) -m pytest -p no:cacheprovider $(AVX512_TESTS)

@@ -17,6 +17,7 @@ NETWORKS = {
     "ResNet-18": functools.partial(ptq_models.resnet18, 64, 16),
     "ResNet-18, channels last": functools.partial(ptq_models.resnet18, 64, 16, "NHWC"),
     "transformer": functools.partial(ptq_models.transformer_block, 2, 16, 64, 4),
+    "attention in one call": functools.partial(ptq_models.transformer_block, 2, 64, 64, 4),
     "scanned MLP": functools.partial(ptq_models.scanned_mlp, 3, 32),
     "scanned transformer": functools.partial(ptq_models.scanned_transformer, 2, 8, 32, 2),
     "MobileNetV3": functools.partial(ptq_models.mobilenet_v3_block, 8, 8, 16),
@@ -31,7 +32,7 @@ FRAMEWORKS = ("plain", "linen", "nnx", "equinox")
 # Networks whose floats are computed by the rules of exact in every mode, on every processor.
 ONE_ANSWER = (
     "transformer", "scanned transformer", "MobileNetV3", "tied embeddings", "UNet", "decoder with a cache", "mixer",
-    "LSTM",
+    "LSTM", "attention in one call",
 )  # fmt: skip
 INTEGERS = ("digits", "ResNet-18", *FRAMEWORKS)  # networks in which all operators run on integers
 

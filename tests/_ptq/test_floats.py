@@ -196,11 +196,12 @@ def test_files_of_exact_floats_are_refused_where_fast_math_is_on(tmp_path, monke
 # Other processes -----------------------------------------------------------------------------------------------------
 
 PROCESSES = {
-    "SSE4.2": ("one", "--xla_cpu_max_isa=SSE4_2"),
-    "AVX2": ("one", "--xla_cpu_max_isa=AVX2"),
-    "without optimization": ("one", "--xla_backend_optimization_level=0"),
-    "with little optimization": ("one", "--xla_backend_optimization_level=1"),
-    "eight devices": ("sharded", "--xla_force_host_platform_device_count=8"),
+    "SSE4.2": ("one", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}),
+    "AVX2": ("one", {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}),
+    "kernels of AVX2": ("one", {"JAXDML_KERNELS": "avx2"}),
+    "without optimization": ("one", {"XLA_FLAGS": "--xla_backend_optimization_level=0"}),
+    "with little optimization": ("one", {"XLA_FLAGS": "--xla_backend_optimization_level=1"}),
+    "eight devices": ("sharded", {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}),
 }
 
 
@@ -211,8 +212,8 @@ def test_models_have_one_answer_on_other_processors_and_devices(products, tmp_pa
         save(tmp_path / f"{name}.npz", quantized(name, products=products, floats="exact"))
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     printed = {}
-    for word, (devices, flags) in {"this one": ("one", ""), **PROCESSES}.items():
-        environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path, "XLA_FLAGS": flags}
+    for word, (devices, options) in {"this one": ("one", {}), **PROCESSES}.items():
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path, "XLA_FLAGS": ""} | options
         command = [sys.executable, TESTS / "_ptq" / "exact_models.py", tmp_path, devices, *NAMES]
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
         assert run.returncode == 0, run.stderr

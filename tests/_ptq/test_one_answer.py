@@ -7,6 +7,8 @@ import pytest
 import jaxdml as dml
 from _ptq.quantized import ONE_ANSWER, network, quantized
 from helpers.compare import assert_same_bits
+from helpers.marks import HAS_NATIVE
+from helpers.native_calls import native_calls
 
 
 def eager(f, *inputs):
@@ -66,6 +68,8 @@ def test_a_network_has_one_answer_in_every_mode(name, products):
     def apply(*inputs):
         return model.apply(model.params, *inputs)
 
+    if name == "attention in one call" and HAS_NATIVE:
+        assert "chained" in native_calls(apply, *inputs)
     expected = jax.jit(apply)(*inputs)
     assert all(np.isfinite(y).all() for y in jax.tree.leaves(expected))
     for word, mode in MODES.items():
