@@ -142,6 +142,15 @@ def test_gates_are_one_product_and_those_of_a_sequence_precede_the_loop(products
 
 @needs_native
 @pytest.mark.rare
+def test_products_of_long_sequences_stay_in_the_steps(monkeypatch):
+    """Those of 2 items, 6 steps and 24 columns of floats take 1152 bytes."""
+    for limit, calls in ((1152, (1, 1)), (1151, (2, 0))):
+        monkeypatch.setattr(steps, "MOST_BYTES", limit)
+        assert calls_of(gated_model.__wrapped__(), normal(2, 6, 8)) == calls
+
+
+@needs_native
+@pytest.mark.rare
 def test_gates_do_not_look_products_of_sequences_up():
     """XLA:CPU does not vectorize a loop that computes where it reads."""
     body = body_of(gated_model(), normal(2, 6, 8))
@@ -216,6 +225,7 @@ PAIRS = {
     ),
     "a bias of rows": lambda p, h: jnp.tanh(h @ p["w"][0] + MATRIX) * jax.nn.sigmoid(h @ p["w"][1]),
     "values": lambda p, h: jnp.tanh(h @ h.T) @ jnp.tanh(h @ p["w"][0]),
+    "a multiple": lambda p, h: jnp.tanh(h @ p["w"][0]) * jax.nn.sigmoid(h @ p["w"][1] / 4),
     "equal weights": lambda p, h: jnp.tanh(h @ p["w"][0]) * jax.nn.sigmoid(h @ (p["w"][0] + 0)),
 }
 

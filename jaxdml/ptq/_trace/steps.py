@@ -18,7 +18,7 @@ from jaxdml._arithmetic.prepared import PreparedMatrix
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import CONVERSIONS, MOVERS, Node
 
-MOST_BYTES = 2**24  # of the products of all steps; for larger ones, memory costs more than the calls of kernels
+MOST_BYTES = 2**22  # of the products of all steps; for larger ones, memory costs more than the calls of kernels
 MOST_ELEMENTS = 2**14  # of each operand; computing a larger product takes longer than calling a native kernel
 
 
@@ -42,10 +42,9 @@ def ahead_of_steps(
         return {name: values[name] for node in ahead for name in node.outputs if name in wanted}
 
     read = {name: sequences[name] for node in ahead for name in node.inputs if name in sequences}
-    computed = jax.vmap(of_step)(read) if read else {}
-    if not _fit(computed.values()):
-        rest, computed = [*nodes], {}
-    return tuple(map(_in_step, rest)), computed
+    if not read or not _fit(jax.eval_shape(jax.vmap(of_step), read).values()):
+        return tuple(map(_in_step, nodes)), {}
+    return tuple(map(_in_step, rest)), jax.vmap(of_step)(read)
 
 
 def _products_of(sequences: Iterable[str], shared: Mapping[str, Any], nodes: Sequence[Node]) -> list[Node]:
