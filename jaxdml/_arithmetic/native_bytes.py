@@ -64,10 +64,9 @@ def _takes_means(x: Any, *parameters: Any, output_dtype: Any) -> bool:
 # Max pooling ---------------------------------------------------------------------------------------------------------
 
 
-def _greatest(
-    x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[int, int]], leading: int
-) -> Array:
-    outer = leading + 2
+def _greatest(x: Array, *, leading: int, **options: Any) -> Array:
+    window, strides, dilations, padding = _pooled(**options)
+    outer = x.ndim - len(window)
     images = in_two_dimensions(x, len(window))
     space = _output_extents(x.shape[outer:], window, strides, dilations, padding)
     result = library_call(
@@ -84,6 +83,15 @@ def _greatest(
     return lax.reshape(result, (*x.shape[:outer], *space))
 
 
+def _pooled(
+    *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[int, int]]
+) -> tuple[Any, Any, Any, Any]:
+    """The options of the last dimensions, from the first one that pooling changes."""
+    each = enumerate(zip(window, strides, padding, strict=True))
+    first = next((i for i, one in each if one != (1, 1, (0, 0))), len(window))
+    return window[first:], strides[first:], dilations[first:], padding[first:]
+
+
 def _output_extents(
     sizes: Sizes, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[int, int]]
 ) -> tuple[int, ...]:
@@ -92,15 +100,23 @@ def _output_extents(
 
 
 def _greatest_result(x: Any, **options: Any) -> Result:
-    return (*x.shape[:2], *_output_extents(x.shape[2:], **options)), x.dtype
+    outer = x.ndim - len(options["window"])
+    return (*x.shape[:outer], *_output_extents(x.shape[outer:], **options)), x.dtype
 
 
 def _takes_windows(x: Any, **options: Any) -> bool:
-    """Whether x has 8-bit elements, known sizes and one or two spatial dimensions, and the output is not empty."""
-    numbers = (*x.shape, *(number for pair in options["padding"] for number in pair))
-    if x.ndim not in (3, 4) or not is_byte(x.dtype) or not all(isinstance(number, int) for number in numbers):
+    """Whether x has 8-bit elements and known sizes, and is pooled along its last one or two dimensions.
+
+    No padding may be negative, and the output may not be empty.
+    """
+    pads = [pad for pair in options["padding"] for pad in pair]
+    if not is_byte(x.dtype) or not all(isinstance(number, int) for number in (*x.shape, *pads)):
         return False
-    return min(_output_extents(x.shape[2:], **options)) > 0
+    if any(pad < 0 for pad in pads):
+        return False
+    pooled = _pooled(**options)
+    spatial = len(pooled[0])
+    return spatial in (1, 2) and min(_output_extents(x.shape[-spatial:], *pooled)) > 0
 
 
 # Tables --------------------------------------------------------------------------------------------------------------

@@ -65,13 +65,16 @@ def greatest_of_windows(
     x: Array, *, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
     padding: Sequence[tuple[Any, Any]],
 ) -> Array:  # fmt: skip
-    """The maximum of each window of [N, C, *spatial]; padding is the least value of x's type.
+    """The maximum of each window over the last dimensions, one for each window extent.
+
+    Padding is the least value of x's type.
 
     XLA:CPU is faster with one dimension at a time than with all at once.
     """
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
     least = np.asarray(-np.inf if is_float else rounding.limits_of(x.dtype).min, x.dtype)
-    for axis, (extent, stride, dilation, pair) in enumerate(zip(window, strides, dilations, padding, strict=True), 2):
+    each = zip(window, strides, dilations, padding, strict=True)
+    for axis, (extent, stride, dilation, pair) in enumerate(each, x.ndim - len(window)):
         if (extent, stride, pair) != (1, 1, (0, 0)):
             numbers = {"window_dimensions": extent, "window_strides": stride, "window_dilation": dilation}
             options = {name: [number if i == axis else 1 for i in range(x.ndim)] for name, number in numbers.items()}

@@ -40,8 +40,17 @@ def by_table_of_words(x):
     return looked_up(x.astype(np.int16) * 200, WORDS)
 
 
+def pooled_along_rows(x):
+    """Options for all dimensions of x, of which only the last one is pooled."""
+    ones, none = (1,) * (x.ndim - 1), ((0, 0),) * (x.ndim - 1)
+    options = {"window": (*ones, 3), "strides": (*ones, 2), "dilations": (*ones, 2), "padding": (*none, (1, 2))}
+    return greatest_of_windows(x, **options)
+
+
 CALLS = {
     "max_pool": (pooled, ["max_pool"]),
+    "max_pool, rows": (pooled_along_rows, ["max_pool"]),
+    "max_pool, three outer dimensions": (lambda x: pooled(x[None]), ["max_pool"]),
     "looked_up": (by_table, ["looked_up"]),
     "looked_up, words": (by_table_of_words, ["looked_up"]),
     "products": (multiplied, ["products"]),
@@ -102,6 +111,17 @@ NO_KERNEL = {
         ),
         X[None],
     ),
+    "channels last": (
+        lambda x: greatest_of_windows(x, **{name: (*each, each[0]) for name, each in WINDOWS.items()} | {
+            "window": (3, 3, 1), "strides": (2, 2, 1), "padding": ((1, 1), (1, 1), (0, 0))
+        }),
+        X,
+    ),
+    "negative padding": (lambda x: greatest_of_windows(x, **WINDOWS | {"padding": ((1, 1), (0, -1))}), X),
+    "no windows": (
+        lambda x: greatest_of_windows(x, **WINDOWS | {"window": (1, 1), "strides": (1, 1), "padding": ((0, 0),) * 2}), X
+    ),
+    "no dimensions": (lambda x: greatest_of_windows(x[0, 0, 0, 0], window=(), strides=(), dilations=(), padding=()), X),
     "no output": (lambda x: greatest_of_windows(x, **WINDOWS | {"window": (20, 3)}), X),
     "tables of floats": (lambda x: looked_up(x, TABLE.astype(np.float32)), X),
     "products along rows": (lambda x: qlinear_mul(x, SCALE, ZERO, X[:, :1], SCALE, ZERO, SCALE, ZERO), X),

@@ -8,11 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen
+from jax import lax
 
 import jaxdml as dml
+from _ptq.layers import Weights, conv
 from _ptq.models import resnet18
 from _ptq.quantized import batches_for, network, quantized
+from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
+from helpers.native_calls import needs_native
 from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq._trace.scans import bound
 
@@ -107,3 +112,62 @@ def test_values_between_fused_nodes_have_8_bits(name):
     results = [values[name] for node in nodes for name in node.outputs]
     assert {x.dtype for x in results[:-1]} == {jnp.dtype(jnp.uint8)}
     assert results[-1].dtype == np.float32
+
+
+def pooled_by_linen(params, x):
+    x = jax.nn.relu(conv(params, x, layout="NHWC"))
+    return linen.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])
+
+
+def pooled_along(axes, padding="SAME", **options):
+    """Max pooling of [N, C, H, W] along axes, as keras writes it."""
+
+    def pooled(params, x):
+        window = [3 if axis in axes else 1 for axis in range(4)]
+        strides = [2 if axis in axes else 1 for axis in range(4)]
+        return lax.reduce_window(conv(params, x), -jnp.inf, lax.max, window, strides, padding, **options)
+
+    return pooled
+
+
+POOLS = {
+    "linen": (pooled_by_linen, (3, 3, 3, 8), (9, 8, 3), ["max_pool"]),
+    "keras, channels first": (pooled_along((2, 3)), (8, 3, 3, 3), (3, 9, 8), ["max_pool"]),
+    "one dimension": (pooled_along((3,)), (8, 3, 3, 3), (3, 9, 8), ["max_pool"]),
+    "dilated": (
+        pooled_along((2, 3), "VALID", window_dilation=(1, 1, 2, 1)), (8, 3, 3, 3), (3, 9, 8), ["max_pool"],
+    ),
+    "negative padding": (
+        pooled_along((2, 3), ((0, 0), (0, 0), (1, -1), (-2, 1))), (8, 3, 3, 3), (3, 9, 8), [],
+    ),
+    "channels": (pooled_along((1,)), (8, 3, 3, 3), (3, 9, 8), []),
+}  # fmt: skip
+
+
+@needs_native
+@pytest.mark.parametrize("name", rest_rarely(POOLS, 1))
+def test_kernel_of_max_pooling(name):
+    """Max pooling of integers along the last one or two dimensions is native; its bits are those of XLA's kernels."""
+    apply, filters, image, kernels = POOLS[name]
+    weights = Weights()
+    params, x = {"w": weights.normal(*filters)}, weights.normal(3, 2, *image, deviation=1.0)
+
+    def two_contractions(params, x):
+        y = apply(params, x)
+        return y.reshape(len(y), -1) @ params["head"]
+
+    size = math.prod(jax.eval_shape(apply, params, x[0]).shape[1:])
+    params["head"] = weights.normal(size, 4)
+    model = dml.ptq.quantize(two_contractions, params, [(each,) for each in x], progress=False)
+    assert [node.on for node in model._fused.nodes if node.operator.kind == "max_pool"] == ["integers"]
+
+    def compiled(x, over=lambda run: run):
+        return jax.jit(over(lambda x: model.apply(model.params, x))).lower(x).compile()
+
+    single, mapped = compiled(x[0]), compiled(x, over=jax.vmap)
+    for program in (single, mapped):
+        assert re.findall(r'custom_call_target="jaxdml_cpu_(max_pool)"', program.as_text()) == kernels
+    with dml.use_kernels("xla"):
+        on_xla = compiled(x[0])
+    assert_same_bits(single(x[0]), on_xla(x[0]))
+    assert_same_bits(mapped(x), np.stack([on_xla(each) for each in x]))

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.pooling import greatest_of_windows
 from jaxdml._graph.graph import Operator
 from jaxdml._operators.fake_quantize import fake_quantize
 from jaxdml._quantized.matrices import by_rows
@@ -59,24 +59,6 @@ def _merged(x: Array, *, count: int) -> Array:
 def _split(x: Array, *, sizes: Sizes) -> Array:
     """Splits the last dimension of x into dimensions of the given sizes."""
     return x.reshape(*x.shape[:-1], *sizes)
-
-
-def _largest(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, dilations: Sizes) -> Array:
-    """Max pooling, computed one dimension at a time."""
-    least = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
-    for axis, (size, stride, pair) in enumerate(zip(window, strides, padding, strict=True)):
-        if (size, stride, *pair) != (1, 1, 0, 0):
-            along = partial(_along, x.ndim, axis)
-            x = lax.reduce_window(
-                x, np.asarray(least, x.dtype), lax.max, along(size, 1), along(stride, 1), along(pair, (0, 0)),
-                window_dilation=along(dilations[axis], 1),
-            )  # fmt: skip
-    return x
-
-
-def _along(rank: int, axis: int, this: Any, other: Any) -> tuple[Any, ...]:
-    """A value for each axis: `this` for one axis, `other` for all other axes."""
-    return tuple(this if i == axis else other for i in range(rank))
 
 
 def _average(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, include_padding: bool) -> Array:
@@ -133,7 +115,7 @@ PRODUCT = Operator("product", _product, kind="dot", has_rule=False)
 ADD = Operator("add", _sum, kind="add")
 MULTIPLY = Operator("multiply", lambda x, y: lax.mul(*_wide(x, y)), kind="mul")
 CLIP = Operator("clip", _clip, kind="clip")
-MAX_POOL = Operator("max pooling", _largest, kind="max_pool")
+MAX_POOL = Operator("max pooling", greatest_of_windows, kind="max_pool")
 AVERAGE_POOL = Operator("average pooling", _average, kind="window_mean")
 MEAN = Operator("mean", _mean, kind="mean")
 PAD = Operator("pad", _padded, kind="pad", only_selects=True)
