@@ -1,8 +1,12 @@
 """Writes tables as aligned text, Markdown and HTML."""
 
 import html
+import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
+
+ELLIPSIS = "..."
+SHORT = 8  # characters of a word that is never cut
 
 # Notebooks and web pages have light and dark themes, so lines and tints derive from the text's color. Selectors name
 # the class twice to override JupyterLab's rules.
@@ -41,11 +45,12 @@ class Table(NamedTuple):
     def __str__(self) -> str:
         return "\n".join([self.title, *self.lines()])
 
-    def lines(self, *, widest: int | None = None, ellipsis: str = "...", rule: str | None = None) -> list[str]:
+    def lines(self, *, widest: int | None = None, rule: str | None = None) -> list[str]:
         """The header and the rows in aligned columns, without the title.
 
-        Cells longer than `widest` are cut and end in `ellipsis`, except in the last column. If `rule` is given, a line
-        of dashes follows the header, and `rule` is the text between the dashes of two columns.
+        Cells longer than `widest` are cut, except in the last column: in the first column, which has names, each name
+        keeps its end; other cells keep their start. "..." stands for what is left out. If `rule` is given, a line of
+        dashes follows the header, and `rule` is the text between the dashes of two columns.
         """
         if not self.header:
             return []
@@ -55,7 +60,7 @@ class Table(NamedTuple):
 
         def aligned(name: str, cell: str, width: int) -> str:
             if len(cell) > width:
-                cell = cell[: width - len(ellipsis)] + ellipsis
+                cell = _start(_ends(cell, width) if name == self.header[0] else cell, width)
             return cell.rjust(width) if name in self.numbers else cell.ljust(width)
 
         lines = ["  ".join(map(aligned, self.header, cells, widths)).rstrip() for cells in table]
@@ -82,6 +87,17 @@ class Table(NamedTuple):
         table += f"<tbody>{''.join(rows)}</tbody>"
         # With a tabindex, the box can take keyboard focus and be scrolled with keys.
         return f'<div class="jaxdml-table" tabindex="0"><style>{STYLE}</style><table>{table}</table></div>'
+
+
+def _ends(cell: str, width: int) -> str:
+    """The ends of the names in a cell, which distinguish layers; short words, such as "x 12:", are kept."""
+    names = [word for word in cell.split() if len(word) > SHORT]
+    share = max((width - len(cell) + sum(map(len, names))) // max(len(names), 1), SHORT)
+    return re.sub(rf"\S{{{share + 1},}}", lambda name: ELLIPSIS + name[0][len(ELLIPSIS) - share :], cell)
+
+
+def _start(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else cell[: width - len(ELLIPSIS)] + ELLIPSIS
 
 
 def _row(cells: Sequence[str], classes: Sequence[str], is_emphasized: bool) -> str:

@@ -130,7 +130,7 @@ class Sqnr:
         return "".join(each.html() for each in self._tables())
 
     def __str__(self) -> str:
-        tables = [each.lines(widest=WIDEST, ellipsis="", rule="--") for each in self._tables()]
+        tables = [each.lines(widest=WIDEST, rule="--") for each in self._tables()]
         return "\n\n".join("\n".join(lines) for lines in tables)
 
     def plot(self, axes: Any = None) -> Any:

@@ -163,6 +163,15 @@ def test_the_table():
     assert all(math.isfinite(layer.own) and layer.operator for layer in found.layers)
 
 
+def test_long_names_keep_their_ends_which_distinguish_layers():
+    scope = "ModuleForSequenceClassification/encoder/layers"
+    params = {scope: {"first": PARAMS["first"], "last": PARAMS["last"]}}
+    found = dml.ptq.quantize(lambda p, x: apply(p[scope], x), params, [X], progress=False).sqnr(params, X)
+    starts = [row.split()[0] for row in str(found).splitlines()[2:]]
+    for name in ("first", "last"):
+        assert f"...{f'{scope}/{name}'[-45:]}" in starts
+
+
 def test_a_row_names_the_layers_that_it_reads_in_floats():
     """Only a table reads the first layer, which has no row of its own."""
     silu = lambda p, x: jax.nn.silu(apply(p, x)[0] @ p["last"]["w"].T) @ p["last"]["w"]  # noqa: E731
