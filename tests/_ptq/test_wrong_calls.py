@@ -161,6 +161,10 @@ QUANTIZE = {  # a wrong call, and words of its error
         "Bound is a module that holds its parameters: write a function that takes them, such as lambda params, x: "
         "module.apply(params, x) in flax, nnx.merge(graph, params)(x) in nnx, or jax.vmap(eqx.combine(params, rest))",
     ),
+    "a module's method": (
+        {"apply": Bound(PARAMS).__call__},
+        "Bound is a module that holds its parameters: write a fun",
+    ),
     "a function of C, whose arguments Python does not know": (
         {"apply": max},
         "batch 0: apply cannot be traced with the inputs (float32[8, 6]): TypeError: '>' not supported between",
@@ -195,7 +199,7 @@ QUANTIZE = {  # a wrong call, and words of its error
     ),
     "a batch that is a dict, of a function by keyword": (
         {"apply": by_keyword, "batches": [{"image": X}]},
-        "A batch that is a dict is one input of apply: write lambda params, batch: apply(params, **batch)",
+        "A batch that is a dict is one input of apply: write lambda params, batch: apply(params, image=batch['image'])",
     ),
     "a width that differs from that of the first batch": (
         {"batches": [X, X[:, :5]]},

@@ -29,6 +29,7 @@ MODULE = (
     "jax.vmap(eqx.combine(params, rest))(x) in equinox"
 )
 DICT = "\nA batch that is a dict is one input of apply: write lambda params, batch: apply(params, {0})"
+KEYS = "\nA batch that is a dict is one input of apply, which takes {0}: write batches=[({1},) for batch in batches]"
 LISTS = "\nA list of numbers is a pytree with an input for each number: write np.asarray(batch) in place of the list"
 VARIABLES = (
     "\nparams must have all collections of variables that apply reads, such as {'params': ..., 'batch_stats': ...}; "
@@ -154,22 +155,39 @@ def _advice(apply: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
         signature = inspect.signature(apply)
     except (TypeError, ValueError):  # functions without a signature, such as some C functions
         return SPREAD * (len(inputs) > 1)
-    if not (inspect.isroutine(apply) or isinstance(apply, functools.partial) or hasattr(apply, "lower")):
-        return MODULE.format(type(apply).__name__)
+    is_call = getattr(apply, "__name__", "") == "__call__"  # of a module, which is the same as the module
+    called = getattr(apply, "__self__", apply) if is_call else apply
+    if not (inspect.isroutine(called) or isinstance(called, functools.partial) or hasattr(called, "lower")):
+        return MODULE.format(type(called).__name__)
     parameters = signature.parameters.values()
     named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
     places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     is_open = any(each.kind is each.VAR_POSITIONAL for each in parameters)
-    takes_words = named or any(each.kind is each.VAR_KEYWORD for each in parameters)
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-        key = next(iter(inputs[0]), "x")
-        return DICT.format("**batch" if takes_words and len(places) == 1 else f"batch[{key!r}]")
+        return _advice_on_dicts(apply, inputs[0])
     if named:
         is_input = len(places) == 1 and not is_open
         return BY_KEYWORD.format(named[0], f"{named[0]}=x" if is_input else f"x, {named[0]}=...")
     if len(inputs) == 1 and len(places) == 1 and not is_open:
         return NO_PARAMS.format(places[0].name)
     return SPREAD * (len(inputs) > 1)
+
+
+def _advice_on_dicts(apply: Callable[..., Any], batch: Mapping[Any, Any]) -> str:
+    """Batches of the inputs whose names are keys of a dict, without its labels; or else a function of the dict."""
+    parameters = list(inspect.signature(apply).parameters.values())
+    module = getattr(apply, "__self__", None)
+    if callable(module) and any(each.kind is each.VAR_POSITIONAL for each in parameters):  # flax's module.apply
+        parameters[1:] = inspect.signature(module).parameters.values()
+    named = [each for each in parameters[1:] if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    places = [each.name for each in named if each.kind is not each.KEYWORD_ONLY]
+    keys = [each.name for each in named if each.name in batch]
+    if keys and keys == places[: len(keys)]:
+        return KEYS.format(" and ".join(map(repr, keys)), ", ".join(f"batch[{key!r}]" for key in keys))
+    if keys:
+        return DICT.format(", ".join(f"{key}=batch[{key!r}]" for key in keys))
+    takes_words = any(each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters)
+    return DICT.format("**batch" if takes_words and not places else f"batch[{next(iter(batch), 'x')!r}]")
 
 
 def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
