@@ -8,7 +8,7 @@ Quantized operators are exact calls, whose equations this module looks into. Joi
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,8 +68,6 @@ def _opened(eqn: FlatEqn) -> list[FlatEqn]:
     made = {var for inner in closed.jaxpr.eqns if inner.primitive is not OPERAND for var in inner.outvars}
     if not all(_is_value(atom) and atom in made for atom in closed.jaxpr.outvars):
         return [eqn]  # a result is an operand or a number
-    if len(set(closed.jaxpr.outvars)) < len(eqn.outvars):
-        return [eqn]
     names: dict[Any, Any] = dict(zip(closed.jaxpr.invars, eqn.invars, strict=True))
     results = dict(zip(closed.jaxpr.outvars, eqn.outvars, strict=True))
     eqns: list[FlatEqn] = []
@@ -219,12 +217,6 @@ def _pays(shape: Shape, arguments: tuple[Any, ...]) -> bool:
     if len(matrices) < 2:
         return elements >= LEAST_BETWEEN_WEIGHTS
     return elements >= LEAST_ELEMENTS and elements // columns >= LEAST_ROWS_OF_ALL
-
-
-def chain_rule(params: Mapping[str, Any]) -> Callable[..., Array]:
-    """The rule of a chain."""
-    rule: Callable[..., Array] = params["compute"]
-    return rule
 
 
 def _chained(tree: Any, *leaves: Array, **statics: Any) -> Array:

@@ -12,7 +12,7 @@ from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.integers import are_same
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
-from jaxdml._exact.chains import CHAINED, chain_rule, with_chains
+from jaxdml._exact.chains import CHAINED, with_chains
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import Operation, flattened
 from jaxdml._exact.in_place import with_overwritten_operands
@@ -254,7 +254,8 @@ def _computation(eqn: Any) -> Callable[..., Any]:
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
     if primitive is CHAINED:
-        return chain_rule(params)
+        rule: Callable[..., Any] = params["compute"]
+        return rule
     types = _types_of_floats(eqn)
     if not types or is_exact_call(params):
         is_narrow = name == "dot_general" and all(_is_of_bytes(var) for var in eqn.invars)

@@ -9,6 +9,7 @@ from jax import lax
 import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.native_calls import native_calls, needs_native
+from jaxdml._arithmetic.exact_calls import in_one_call
 from jaxdml.ptq._integers.operators import quantized_rows
 
 pytestmark = needs_native
@@ -282,6 +283,24 @@ NO_CHAINS = {
     "few rows in all": (attention, qkv(3, 1, rows=60, columns=300), SEPARATE),
     "few scores": (attention, qkv(3, 1, rows=66), SEPARATE),
 }
+
+
+KEYS = qkv(3, 4)[1]
+OTHER_CALLS = {  # exact calls of queries and keys, whose first result is scores
+    "an operand is a result": lambda q, k: (scores(q, k), q),
+    "a number is a result": lambda q, k: (scores(q, k), 3.0),
+    "a result twice": lambda q, k: (lambda x: (x, x))(scores(q, k)),
+    "a captured array": lambda q, k: (scores(q, jnp.asarray(KEYS)), k + 1),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_CALLS)
+def test_calls_of_other_forms_stay_as_they_are(name):
+    def f(q, k, v):
+        x, other = in_one_call(OTHER_CALLS[name], (q, k))
+        return summed(quantized(jax.nn.softmax(x, -1)), v), other
+
+    same_bits(f, *qkv(3, 4), calls=SEPARATE)
 
 
 @pytest.mark.parametrize("name", NO_CHAINS)
