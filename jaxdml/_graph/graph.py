@@ -131,6 +131,9 @@ CONVERSIONS = ("quantize_linear", "dequantize_linear", "quantize_by_range")
 EXACT_CAST = "exact_cast"  # the kind of nodes that cast integers to floats that hold all of them, as uint8 to float32
 ROUNDING = "rounding"  # the kind of nodes that round floats to a grid by jaxdml's own operators
 INDICES = "indices"  # the kind of nodes that compute integers or bools, from such alone, that are the same everywhere
+ELEMENT_WISE_INDICES = "element_wise_indices"  # those of INDICES that are elementwise: tables can replace them
+OF_INDICES = (INDICES, ELEMENT_WISE_INDICES)
+ELEMENT_WISE = ("element_wise", ELEMENT_WISE_INDICES, EXACT_CAST)
 CHOICE = "choice"  # the kind of nodes whose first input selects the first or the second half of the other inputs
 MOVERS = ("mover", "max_pool", "extreme", "order")  # kinds that return elements of their input, or indices of elements
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.graph import INDICES, MOVERS, Graph, Node
+from jaxdml._graph.graph import MOVERS, OF_INDICES, Graph, Node
 
 # Kinds of quantized operators that quantize their first input.
 TAKE_FLOATS = ("dynamic_product", "dynamic_lstm", "product_of_blocks")
@@ -72,8 +72,8 @@ def _gives_floats(node: Node) -> bool:
 
 def _is_of_indices(node: Node, inputs: list[str], of_shapes: set[str]) -> bool:
     """Whether a node computes shapes and indices from others; for an equation, only its kind says so."""
-    if "equation" in node.options or node.operator.kind == INDICES:
-        return node.operator.kind == INDICES
+    if "equation" in node.options or node.operator.kind in OF_INDICES:
+        return node.operator.kind in OF_INDICES
     is_exact = node.operator.is_exact or node.operator.kind in MOVERS or node.operator.name in EXACT_ON_INTEGERS
     return bool(inputs) and of_shapes.issuperset(inputs) and is_exact
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxdml._arithmetic.integers import are_same
 from jaxdml._graph.evaluate import evaluate
-from jaxdml._graph.graph import INDICES, Graph, Node, Operator, without_dead
+from jaxdml._graph.graph import ELEMENT_WISE_INDICES, INDICES, Graph, Node, Operator, without_dead
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
@@ -101,7 +101,8 @@ class Builder:
         name = equation.scope or outputs[0]
         source = (equation.name,) if and_then is None else (equation.name, and_then.name)
         if self._is_of_indices(equation):
-            operator = replace(operator, kind=INDICES)
+            kind = ELEMENT_WISE_INDICES if operator.kind == "element_wise" else INDICES
+            operator = replace(operator, kind=kind)
         self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
 
     def _is_of_indices(self, equation: Equation) -> bool:

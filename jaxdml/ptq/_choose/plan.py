@@ -9,7 +9,7 @@ finds the values that should be integers; `range_sources` maps each value to the
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from jaxdml._graph.graph import EXACT_CAST, Graph, Node, moves
+from jaxdml._graph.graph import ELEMENT_WISE, Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow, is_on_own_grid
 from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
@@ -25,7 +25,7 @@ POLYNOMIAL = frozenset((
     "abs", "add", "convert_element_type", "div", "integer_pow", "max", "min", "mul", "neg", "square", "sub",
 ))  # fmt: skip
 # Kinds of elementwise functions, which tables can replace.
-CHAINED = ("element_wise", EXACT_CAST, "clip", "add", "mul")
+CHAINED = (*ELEMENT_WISE, "clip", "add", "mul")
 RENEWING = (
     *CONTRACTIONS,
     "add",

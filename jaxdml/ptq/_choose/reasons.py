@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 
-from jaxdml._graph.graph import EXACT_CAST, INDICES, Node, moves
+from jaxdml._graph.graph import ELEMENT_WISE, OF_INDICES, Node, moves
 from jaxdml._graph.report import (
     COMPUTED_BY,
     CONTRACTION_SOURCES,
@@ -39,7 +39,7 @@ def reasons_of(
     """
     reasons = dict(given)
     deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decides this
-    computing = [node for node in flow.graph.nodes if node.operator.kind != INDICES]
+    computing = [node for node in flow.graph.nodes if node.operator.kind not in OF_INDICES]
     for place, node in enumerate(computing):
         name, data = node.outputs[0], flow.data_inputs(node)
         if node in nodes:
@@ -65,7 +65,7 @@ def reasons_of(
 def _has_operator(node: Node, data: Sequence[str]) -> bool:
     """Whether a node would run on integers if it read integers."""
     kind = node.operator.kind
-    return moves(node) or kind in ("clip", *JOINS) or (kind in ("element_wise", EXACT_CAST) and len(data) == 1)
+    return moves(node) or kind in ("clip", *JOINS) or (kind in ELEMENT_WISE and len(data) == 1)
 
 
 def _of_operator(node: Node, data: Sequence[str]) -> str:
