@@ -83,7 +83,7 @@ class Problem(NamedTuple):
     Attributes:
       primitive: the name of the equation's primitive.
       kind: "type": floats of an unsupported type; "rule": the primitive has no rule; "count": the number of addends of
-        a sum is too large or unknown, or the number of factors of a product is unknown; "varies": the integers of the
+        a sum is too large, or the number of factors of a product is unknown; "varies": the integers of the
         primitive, or the places where it writes floats, may differ. `jaxdml.exact` leaves the last kind to its caller.
       text: the error, with the primitive, its place and a remedy.
     """
@@ -165,13 +165,12 @@ def _varies(name: str, params: Mapping[str, Any], dtypes: Sequence[Any], has_flo
 
 
 def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str] | None:
-    is_product = name in ("reduce_prod", "cumprod")
-    if not isinstance(count, int):
-        terms = f"a product of {count} factors" if is_product else f"a sum of {count} addends"
-        axis = f"the size of a {'multiplied' if is_product else 'summed'} axis"
-        what = "the count of updates" if name.startswith("scatter") else axis
-        return "count", terms, f"export the function with a number, not a symbol, as {what}"
-    if count > LARGEST_COUNT and not is_product:
+    if name in ("reduce_prod", "cumprod"):
+        if isinstance(count, int):
+            return None
+        remedy = "export the function with a number, not a symbol, as the size of a multiplied axis"
+        return "count", f"a product of {count} factors", remedy
+    if isinstance(count, int) and count > LARGEST_COUNT:
         return "count", f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
     return None
 

@@ -25,14 +25,28 @@ INFINITE = np.uint32(0x7F800000)
 LARGEST_COUNT = 2**26
 
 
-def digits(count: int) -> int:
+def digits(count: int | Array) -> int | Array:
     """k, the number of binary digits in each of an addend's two integers."""
-    return min(22, 29 - (count.bit_length() - 1))
+    if isinstance(count, int):
+        return min(22, 29 - (count.bit_length() - 1))
+    return lax.min(np.int32(22), lax.clz(count) - np.int32(2))
 
 
-def count_of(shape: Sequence[int], axes: Sequence[int]) -> int:
-    """The number of addends of a sum over axes."""
+def count_of(shape: Sequence[Any], axes: Sequence[int]) -> Any:
+    """The number of addends of a sum over axes; symbolic if a size is."""
     return math.prod(shape[axis] for axis in axes)
+
+
+def _known(count: Any) -> int | Array:
+    """A symbolic count as a scalar of the program, which is computed from the sizes of its inputs."""
+    return count if isinstance(count, int) else lax.convert_element_type(jnp.asarray(count), jnp.int32)
+
+
+def _if_possible(result: Array, count: int | Array) -> Array:
+    """NaN in place of a sum whose count exceeds LARGEST_COUNT and was unknown when the program was checked."""
+    if isinstance(count, int):
+        return result
+    return where(jnp.broadcast_to(count > LARGEST_COUNT, result.shape), NAN, result)
 
 
 def integers_of(x: Array, k: int | Array) -> tuple[Array, Array]:
@@ -45,9 +59,11 @@ def _power(k: int | Array) -> Any:
     return power_of_two(k) if isinstance(k, jax.Array) else np.float32(2.0**k)
 
 
-def without_magic(total: Array, count: int) -> Array:
+def without_magic(total: Array, count: int | Array) -> Array:
     """A sum of the bits of `count` floats, minus `count` times the bits of MAGIC, modulo 2**32."""
-    return total - np.array(count * MAGIC_BITS % 2**32, np.uint32).view(np.int32)[()]
+    if isinstance(count, int):
+        return total - np.array(count * MAGIC_BITS % 2**32, np.uint32).view(np.int32)[()]
+    return total - count * np.int32(MAGIC_BITS)
 
 
 def exponent_of(magnitude: Array, k: int | Array) -> Array:
@@ -84,43 +100,45 @@ def total(x: Array, axes: Sequence[int]) -> Array:
     that of -inf and of every finite addend is 4.
     """
     axes = tuple(axes)
-    count = count_of(x.shape, axes)
-    if count == 0:
+    count = _known(count_of(x.shape, axes))
+    if isinstance(count, int) and count == 0:
         return lax.full_like(jnp.sum(x, axes), 0)
     k = digits(count)
     as_unsigned = lax.bitcast_convert_type(x, jnp.uint32)
     rotated = (as_unsigned << np.uint32(1)) | (as_unsigned >> np.uint32(31))  # the magnitude, then the sign
-    top = jnp.max(rotated, axes, keepdims=True)
+    top = jnp.max(rotated, axes, keepdims=True, initial=0)
     magnitude = top >> np.uint32(1)
     is_finite = magnitude < INFINITE
     e = exponent_of(lax.bitcast_convert_type(magnitude, jnp.int32), k)
-    scale = where(is_finite, power_of_two(np.int32(k) - e), np.float32(2.0**-126))
-    lowest = where(is_finite, lax.full_like(scale, -(2.0**k)), np.float32(4))
-    near = jnp.minimum(jnp.maximum(x * scale, lowest), np.float32(2.0**k))
+    scale = where(is_finite, power_of_two(k - e), np.float32(2.0**-126))
+    largest = _power(k)
+    lowest = where(is_finite, -largest, np.float32(4))
+    near = jnp.minimum(jnp.maximum(x * scale, lowest), largest)
     first, second = (jnp.sum(part, axes, keepdims=True, dtype=jnp.int32) for part in integers_of(near, k))
     first, second = (without_magic(part, count) for part in (first, second))
     result = joined(first, second, k, e)
-    has_positive, has_negative = first > np.int32(4 * count), (top & np.uint32(1)) == 1
+    has_positive, has_negative = first > 4 * count, (top & np.uint32(1)) == 1
     special = where(has_positive, where(has_negative, NAN, lax.full_like(e, INFINITY, jnp.float32)), -INFINITY)
     result = where(is_finite, result, where(magnitude > INFINITE, NAN, special))
-    return lax.squeeze(result, axes)
+    return lax.squeeze(_if_possible(result, count), axes)
 
 
 def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
     """The running sums along an axis; `add` computes those of integers. The whole axis determines e."""
-    count = x.shape[axis]
-    if count == 0:
+    count = _known(x.shape[axis])
+    if isinstance(count, int) and count == 0:
         return x
     k = digits(count)
     is_finite = lax.abs(x) < INFINITY
     finite = where(is_finite, x, np.float32(0))
-    e = exponent_of(jnp.max(bits(lax.abs(finite)), axis, keepdims=True), k)
-    first, second = integers_of(finite * power_of_two(np.int32(k) - e), k)
+    e = exponent_of(jnp.max(bits(lax.abs(finite)), axis, keepdims=True, initial=0), k)
+    first, second = integers_of(finite * power_of_two(k - e), k)
     first, second = (add(without_magic(part, 1)) for part in (first, second))
     has_positive, has_negative = (
         add(lax.convert_element_type((x != x) | (x == infinity), jnp.int32)) > 0 for infinity in (INFINITY, -INFINITY)
     )
-    return with_specials(joined(first, second, k, jnp.broadcast_to(e, x.shape)), has_positive, has_negative)
+    result = with_specials(joined(first, second, k, jnp.broadcast_to(e, x.shape)), has_positive, has_negative)
+    return _if_possible(result, count)
 
 
 def windowed(x: Array, params: Any) -> Array:
