@@ -29,10 +29,8 @@ class RowCode:
         if numbers is None or not self._is_wide_where_needed(view):
             return None
         views = [each for _, each in self.operands]
-        ones = (1,) * len(view)
-        if not self._reduces() and view in views and all(each in (view, ones) for each in views):  # one long row
-            views = [(math.prod(each),) for each in views]
-            view = (math.prod(view),)
+        while not self._reduces() and _makes_longer_rows(view, views):
+            view, *views = (_with_longer_rows(each) for each in (view, *views))
         return RowProgram(numbers, tuple(views), view, shape)
 
     def _is_wide_where_needed(self, view: Shape) -> bool:
@@ -70,3 +68,13 @@ class RowCode:
             numbers += [CODES.index(code), slots[result], *read, *[0] * (3 - len(read))]
             free += {slots[value] for value in values if last_use[value] == place and value not in fixed}
         return tuple(numbers) if count <= MOST_SLOTS else None
+
+
+def _makes_longer_rows(view: Shape, views: Sequence[Shape]) -> bool:
+    """Whether the last two dimensions can become one, because each operand has all their elements or one of them."""
+    last = {each[-2:] for each in views}
+    return len(view) > 1 and view[-2:] in last and last <= {view[-2:], (1, 1)}
+
+
+def _with_longer_rows(view: Shape) -> Shape:
+    return (*view[:-2], math.prod(view[-2:]))

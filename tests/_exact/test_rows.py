@@ -367,3 +367,32 @@ def test_slots_are_used_again_and_equal_instructions_kept_once():
     assert len(numbers) == 101
     assert set(numbers[:, 1]) == {0, 2}, "the slot of the gain, which all rows share, is not written"
     assert numbers[-1].tolist() == [CODES.index("mul"), 2, 0, 1, 0]
+
+
+# The shapes of an array and of its factor, and the shape in which the kernel writes the product.
+LONGER_ROWS = [
+    ((2, 8, 5, 6), (1, 8, 1, 1), (2, 8, 30)),
+    ((2, 8, 5, 6), (2, 8, 1, 1), (2, 8, 30)),
+    ((4, 8, 10), (4, 8, 10), (320,)),
+    ((4, 8, 10), (), (320,)),
+    ((4, 8, 10), (1, 8, 1), (4, 8, 10)),
+    ((4, 8, 10), (1, 1, 10), (4, 8, 10)),
+    ((30, 1, 1), (1, 10, 1), (30, 10)),
+]
+
+
+@needs_native
+@pytest.mark.parametrize("shapes", LONGER_ROWS, ids=str)
+def test_axes_that_are_broadcast_together_make_one_row(shapes):
+    of_x, of_factor, view = shapes
+    x, factor = array(*of_x), array(*of_factor)
+    f = jax.jit(dml.exact(lambda x, factor: jnp.exp(x) * factor))
+    text = f.lower(x, factor).compile().as_text()
+    assert re.findall(r"f32\[([\d,]*)\]\S* custom-call\(.*jaxdml_cpu_rows", text) == [",".join(map(str, view))]
+    assert_same_bits(f(x, factor), floats.mul(floats.exp(x), factor))
+
+
+@needs_native
+def test_rows_that_are_reduced_keep_their_length():
+    text = jax.jit(dml.exact(lambda x: x - x.sum(-1, keepdims=True))).lower(array(8, 5, 8)).compile().as_text()
+    assert re.findall(r"f32\[([\d,]*)\]\S* custom-call\(.*jaxdml_cpu_rows", text) == ["8,5,8"]
