@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
+
+from jaxdml._arithmetic.exact_calls import is_exact_call
 
 
 class FlatVar:
@@ -41,7 +44,7 @@ class FlatEqn(NamedTuple):
 
 
 class FlatJaxpr(NamedTuple):
-    """A flat jaxpr. Each use of a float32 input reads the result of a `flush` equation."""
+    """A flat jaxpr. Each use of a float32 input, except by a quantize, reads the result of a `flush` equation."""
 
     invars: list[FlatVar]  # constants come first
     eqns: list[FlatEqn]
@@ -88,7 +91,7 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
                 given_to = [named(atom, names) for atom in eqn.invars]
                 results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given_to, place)
             else:
-                read = tuple(used(atom, names, place) for atom in eqn.invars)
+                read = tuple(named(atom, names) if _flushes(eqn) else used(atom, names, place) for atom in eqn.invars)
                 results = [FlatVar(var.aval) for var in eqn.outvars]
                 eqns.append(FlatEqn(eqn.primitive, eqn.params, read, tuple(results), place))
             names |= zip(eqn.outvars, results, strict=True)
@@ -97,3 +100,8 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
     inputs = [given(var) for var in jaxpr.invars]
     outvars = walk(jaxpr, constants, inputs, "")
     return FlatJaxpr(invars + inputs, eqns, outvars), values
+
+
+def _flushes(eqn: Any) -> bool:
+    """Whether an equation calls a quantized operator without float results, which treats subnormals as zeros."""
+    return is_exact_call(eqn.params) and not any(jnp.issubdtype(var.aval.dtype, jnp.floating) for var in eqn.outvars)
