@@ -46,6 +46,10 @@ class Layouts:
         """Records that the graph has the program's value `name` under the name `held`, with the axes in `order`."""
         self._held[name] = Held(held, order)
 
+    def restore(self, name: str) -> None:
+        """Lets later nodes read a value with its axes in the program's order."""
+        self.hold(name, self.arranged(name), tuple(range(self._rank_of(name))))
+
     def arranged(self, name: str, order: Order | list[int] | None = None) -> str:
         """The name that a program's value has in the graph with the axes in `order`, by default the program's order."""
         held = self.of(name)

@@ -47,6 +47,8 @@ def summed(builder: Builder, equation: Equation) -> list[Equation]:
     if reader is None or kept is None or not axes or not _divides(builder, reader, count):
         builder.unchanged(equation)
         return []
+    if axes == (len(builder.shape(data)) - 1,):  # of a norm, whose other equations follow: rows are fast to sum
+        builder.layouts.restore(data)
     held = builder.layouts.of(data)
     builder.node(op.MEAN, (held.name,), (total,), {"axes": tuple(sorted(held.places(axes)))}, equation, and_then=reader)
     left = [axis for axis in held.order if axis not in axes]
