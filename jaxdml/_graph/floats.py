@@ -15,7 +15,7 @@ from jaxdml.errors import ExactError
 Floats = Literal["exact", "xla"]
 EXACT, XLA = "exact", "xla"
 FLOATS = (EXACT, XLA)
-DEFAULT: Floats = "xla"
+DEFAULT: Floats = "exact"
 VERSION = 1  # of the rules; increment it when the bits of a rule change
 MOST_NAMED = 3
 ONE_ANSWER, NO_SINGLE_ANSWER = "one answer", "no single answer"

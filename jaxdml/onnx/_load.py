@@ -35,7 +35,7 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
       numerics: "directml": operators that exist in DirectML follow its formulas, and all other operators follow ONNX
         Runtime; "onnxruntime": all operators follow ONNX Runtime on x64. Only the results of QLinearAdd,
         QLinearAveragePool and QLinearGlobalAveragePool depend on this choice.
-      floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
+      floats: "exact", the default: floats between quantized operators have the same bits everywhere, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
         "xla": XLA computes floats, and their bits depend on the processor and the program.
       limits: limits on the size and the loading time of the model.

@@ -93,7 +93,7 @@ def quantize(
         floats instead of becoming a look-up table. Convolutional networks run a little slower with float sums.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies. Some
         options belong together, as `Rule` says: the first matching rule that sets one of them decides all of them.
-      floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
+      floats: "exact", the default: floats between quantized operators have the same bits everywhere, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
         "xla": XLA computes floats, with bits that depend on processor and program.
       numerics: "directml": quantized sums and means follow DirectML's formulas. "onnxruntime": they follow ONNX

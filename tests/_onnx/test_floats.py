@@ -81,12 +81,13 @@ FLOATS_OF_INDICES = {  # c has floats of indices and shapes
 
 @pytest.mark.parametrize("name", FLOATS_OF_INDICES)
 def test_floats_of_indices_and_shapes_are_named(name):
-    named = model_of(f"{FLOATS_OF_INDICES[name]}\n e = Exp (c)\n m = Mul (c, c)\n y = Sum (e, m)").by_xla
+    named = model_of(f"{FLOATS_OF_INDICES[name]}\n e = Exp (c)\n m = Mul (c, c)\n y = Sum (e, m)", floats="xla").by_xla
     assert {node.rpartition("_")[0] for node in named} == {"exp", "mul", "sum"}
 
 
 def test_floats_inside_of_an_operator_on_indices_are_named():
-    assert model_of("i = ArgMax <axis = 1> (f)\n y = ReduceL2 <keepdims = 0> (i)").by_xla == ("reducel2_2",)
+    nodes = "i = ArgMax <axis = 1> (f)\n y = ReduceL2 <keepdims = 0> (i)"
+    assert model_of(nodes, floats="xla").by_xla == ("reducel2_2",)
 
 
 def test_indices_and_shapes_are_not_named():

@@ -89,7 +89,7 @@ def test_a_model_says_whether_it_has_one_answer():
 ])  # fmt: skip
 def test_a_cast_of_integers_that_floats_hold_has_one_answer(dtype, to, is_exact):
     images = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, (4, 8)).astype(dtype)
-    model = quantize(lambda w, x: x.astype(to) @ w.astype(to), W, [images], progress=False)
+    model = quantize(lambda w, x: x.astype(to) @ w.astype(to), W, [images], floats="xla", progress=False)
     names = () if is_exact else ("convert_element_type_1",)
     assert model.by_xla == names
     info = jnp.finfo(to)
@@ -126,11 +126,23 @@ def test_wrong_floats(monkeypatch):
         quantize(lambda w, x: x @ w, W, [X], floats="exact")
 
 
-def test_a_sum_of_unknown_length_is_refused_with_a_remedy():
-    model = quantize(lambda w, x: jax.nn.softmax(x @ w, 0), W, [X], floats="exact", progress=False)
-    batch = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 8"), np.float32)
-    with pytest.raises(dml.ExactError, match=r"a sum of b addends.*, or choose floats='xla'"):
-        jax.export.export(jax.jit(lambda x: model.apply(model.params, x)))(batch)
+BATCH = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 8"), np.float32)
+
+
+def test_an_exported_sum_of_unknown_length_has_the_same_bits():
+    model = quantize(lambda w, x: jax.nn.softmax(x @ w, 0), W, [X], progress=False)
+    exported = jax.export.export(jax.jit(lambda x: model.apply(model.params, x)))(BATCH)
+    for x in (X, X[:1], np.tile(X, (40, 1))):
+        assert_same_bits(exported.call(x), model.apply(model.params, x))
+
+
+def test_a_product_of_unknown_length_is_refused_with_a_remedy():
+    apply = lambda w, x: jnp.prod(x @ w, 0)  # noqa: E731
+    model = quantize(apply, W, [X], progress=False)
+    with pytest.raises(dml.ExactError, match=r"a product of b factors.*, or choose floats='xla'"):
+        jax.export.export(jax.jit(lambda x: model.apply(model.params, x)))(BATCH)
+    model = quantize(apply, W, [X], floats="xla", progress=False)
+    jax.export.export(jax.jit(lambda x: model.apply(model.params, x)))(BATCH)
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -231,3 +243,19 @@ def test_products_of_integers_that_are_floats_have_no_rule():
 
     model = dml.ptq.quantize(f, w, [x], floats="exact", progress=False)
     assert model.by_xla == ("dot_general_1",)
+
+
+def test_a_norm_behind_a_convolution_has_its_channels_last():
+    """Then the norm sums rows, which is fast, and floats are transposed once."""
+
+    def apply(p, x):
+        layout = "NHWC", "HWIO", "NHWC"
+        y = jax.lax.conv_general_dilated(x, p["filters"], (1, 1), "SAME", dimension_numbers=layout)
+        y = y - y.mean(-1, keepdims=True)
+        return (y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + 1e-6)) @ p["weights"]
+
+    params = {"filters": np.ones((3, 3, 8, 8), np.float32), "weights": W}
+    graph = quantize(apply, params, [X.reshape(2, 2, 2, 8)], progress=False).graph
+    assert [node.options["axes"] for node in graph.nodes if node.operator.name == "mean"] == [(3,), (3,)]
+    transposed = [node.inputs[0] for node in graph.nodes if node.operator.name == "transpose"]
+    assert len([name for name in transposed if not name.endswith("quantized")]) == 1, transposed

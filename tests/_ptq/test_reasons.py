@@ -94,7 +94,7 @@ def test_nodes_of_integers_and_bools_are_neither_counted_nor_explained():
         rows = p["v"][jnp.where(ids < 0, ids + 8, ids) % 8]
         return rows @ p["w"], jax.nn.one_hot(jnp.argmax(x @ p["u"], -1) + 1, 9)
 
-    lines = str(quantize(apply, PARTS, [(np.arange(4), X)], progress=False)).splitlines()
+    lines = str(quantize(apply, PARTS, [(np.arange(4), X)], floats="xla", progress=False)).splitlines()
     reasons = [re.split(r"  +", line)[-1] for line in lines if "there is no" in line]
     assert reasons == ["there is no quantized gather", "there is no quantized convert_element_type; it reads floats"]
     assert lines[-2:] == [
@@ -105,7 +105,7 @@ def test_nodes_of_integers_and_bools_are_neither_counted_nor_explained():
 
 def test_xla_casts_floats_to_integers():
     apply = lambda p, x: (x.astype(jnp.int8), x @ p["w"])  # noqa: E731
-    assert quantize(apply, PARTS, [X], progress=False).by_xla == ("convert_element_type_1",)
+    assert quantize(apply, PARTS, [X], floats="xla", progress=False).by_xla == ("convert_element_type_1",)
 
 
 def test_floats_made_of_integers_are_the_reason_of_what_they_reach():
