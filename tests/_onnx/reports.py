@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from jaxdml._graph.graph import MOVERS, Node
 from jaxdml._graph.report import FROM_PARAMETERS
+from jaxdml.ptq._integers.joint import COLUMNS
 from jaxdml.ptq._trace.scans import bound
 
 DYNAMIC, TABLE, LOOK_UP = "dynamic_product", "table", "Gather"
@@ -43,6 +44,7 @@ IN_FILE = {
 SPECIAL = {"Gemm": "MatMul", "QGemm": "QLinearMatMul", "QLinearGlobalAveragePool": "QLinearAveragePool"}
 # The layers in the last step of a network's scan whose results nothing reads; files do not have them.
 UNREAD = {"scan": ("cell/3",)}
+REORDERED = ("linen GRU",)  # the function joins products of one value, and the file computes each before its first use
 CONTRACTIONS = {"convolution", "product", "Conv", "Gemm", "MatMul"}
 
 
@@ -85,6 +87,11 @@ def moved_as_floats(model, loaded):
     return {name for name, _ in movers if name in layers} - {name for name, on in movers if on == "integers"}
 
 
+def on_integers(rows: Iterable[Row]) -> list[Row]:
+    """The rows on integers, in alphabetical order."""
+    return sorted(row for row in rows if row.on == "integers")
+
+
 def _joined(rows: Iterable[Row]) -> list[Row]:
     """The rows, with adjacent rows of floats merged."""
     return [row for same, group in groupby(rows) for row in ([same] if same == FLOATS else group)]
@@ -96,7 +103,14 @@ def _unrolled(model) -> Iterator[Node]:
 
 
 def _steps(nodes: Iterable[Node], at: str) -> Iterator[Node]:
+    joint = dict[str, Node]()
     for node in nodes:
+        if node.operator is COLUMNS:  # the columns of a product that joins several
+            yield joint[node.inputs[0]].replace(name=f"{node.name}{at}")
+            continue
+        if node.outputs[0].endswith(":joint"):
+            joint[node.outputs[0]] = node
+            continue
         if "body" not in node.options:
             yield node.replace(name=f"{node.name}{at}")
             continue

@@ -193,7 +193,12 @@ def test_functions_of_floats_are_at_most_one_step_away(name, form, tmp_path):
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path, numerics="onnxruntime")
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
-    assert reports.of_file(loaded, model) == reports.of_function(model, form=form, unread=reports.UNREAD.get(name, ()))
+    of_file, of_function = (
+        reports.of_file(loaded, model), reports.of_function(model, form=form, unread=reports.UNREAD.get(name, ()))
+    )  # fmt: skip
+    if name in reports.REORDERED:
+        of_file, of_function = map(reports.on_integers, (of_file, of_function))
+    assert of_file == of_function
     assert not reports.moved_as_floats(model, loaded)
     apart, count = steps_apart(model, path, inputs)
     assert count >= OUTPUTS
