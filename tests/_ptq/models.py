@@ -175,6 +175,28 @@ def transformer_block(batch=4, tokens=128, width=256, heads=8, seed=0):
     return Model(functools.partial(attention_block, heads=heads), params, normal_inputs(tokens, width, batch=batch))
 
 
+def _vit(params, x):
+    patches = conv(params["patches"], x, 4)
+    tokens = patches.reshape(*patches.shape[:2], -1).swapaxes(1, 2)
+    first = jnp.broadcast_to(params["first"], (len(x), 1, tokens.shape[-1]))
+    x = jnp.concatenate([first, tokens], 1) + params["positions"]
+    for block in params["blocks"]:
+        x = attention_block(block, x, 4)
+    return dense(params["head"], layer_norm(params["norm"], x)[:, 0])
+
+
+def vit(width=32, seed=0):
+    """A transformer of patches, which a convolution makes, and a class token: x [N, 3, 16, 16], logits [N, 10]."""
+    weights = Weights(seed)
+    params = {
+        "patches": weights.conv(3, width, 4, 4), "first": weights.normal(1, 1, width),
+        "positions": weights.normal(1, 26, width), "blocks": [weights.block(width, 2 * width) for _ in range(2)],
+        "norm": {"scale": weights.normal(width, mean=1.0), "bias": weights.normal(width)},
+        "head": weights.dense(width, 10),
+    }  # fmt: skip
+    return Model(_vit, params, normal_inputs(3, 16, 16))
+
+
 def _stacked(layers):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 

@@ -27,12 +27,13 @@ NETWORKS = {
     "decoder with a cache": ptq_models.decoder,
     "mixer": ptq_models.mixer,
     "LSTM": ptq_models.lstm,
+    "ViT": ptq_models.vit,
 }
 FRAMEWORKS = ("plain", "linen", "nnx", "equinox")
 # Networks whose floats are computed by the rules of exact in every mode, on every processor.
 ONE_ANSWER = (
     "transformer", "scanned transformer", "MobileNetV3", "tied embeddings", "UNet", "decoder with a cache", "mixer",
-    "LSTM", "attention in one call",
+    "LSTM", "ViT", "attention in one call",
 )  # fmt: skip
 INTEGERS = ("digits", "ResNet-18", *FRAMEWORKS)  # networks in which all operators run on integers
 
