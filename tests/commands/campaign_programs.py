@@ -129,14 +129,21 @@ def _chained(function: Any, dtype: Any, *arguments: Any) -> Any:
     return dml.quantized_linear_matrix_multiply(integers, *by, *c, *y, output_dtype=dtype)
 
 
+def _ranges(x: Any) -> tuple[Any, Any]:
+    """The scale and zero point of uint8 for each row; [0, 0] has the scale 1, and no scale is below 2**-126."""
+    with np.errstate(all="ignore"):
+        low, high = np.minimum(x.min(-1, keepdims=True), F(0)), np.maximum(x.max(-1, keepdims=True), F(0))
+        steps = reference.floats.div(high - low, F(255))
+        scales = np.where(high == low, F(1), np.maximum(steps, np.finfo(F).smallest_normal))
+    return scales, reference.element_wise_quantize_linear(-low, scales, None, output_dtype=np.uint8)
+
+
 def _chained_by_numpy(function: Any, dtype: Any, *arguments: Any) -> Any:
     first, by, c, y, others = _parts(arguments)
     x = row_functions.expected(function, reference.matrix_multiply_integer_to_float(*first), *others)
     if by[0] is None:
-        each = [reference.dynamic_quantize_linear(row) for row in x.reshape(-1, x.shape[-1])]
-        integers, *by = (np.stack(part).reshape(*x.shape[:-1], -1) for part in zip(*each, strict=True))
-    else:
-        integers = reference.element_wise_quantize_linear(x, *by)
+        by = _ranges(x)
+    integers = reference.element_wise_quantize_linear(x, *by)
     if y[0] is None:
         return reference.matrix_multiply_integer_to_float(integers, *by, *c)
     return reference.quantized_linear_matrix_multiply(integers, *by, *c, *y, output_dtype=dtype)
