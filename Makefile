@@ -73,12 +73,14 @@ native-sanitize:  ## run the native kernels on random shapes under sanitizers
 	$(CMAKE) --build build/native-tsan --parallel
 	build/native-tsan/random_shapes 1500
 
-# Needs jaxlib's headers. CALLS is a number of calls, or a time such as 60s.
+# Needs jaxlib's headers. CALLS is a number of calls, or a time such as 60s. SEED repeats a run, whose output has its
+# seed. CALLS=1 SEED="5 123" repeats and prints call 123 of seed 5.
 CALLS ?= 60s
+SEED ?=
 native-fuzz: .venv/.tools  ## call the native library as XLA does, validly and invalidly, under sanitizers
 	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(IN_VENV)
 	$(CMAKE) --build build/native-sanitize --parallel --target hostile_calls
-	build/native-sanitize/hostile_calls $(CALLS)
+	build/native-sanitize/hostile_calls $(CALLS) $(SEED)
 
 # Needs Debian's packages g++-aarch64-linux-gnu and qemu-user. CASES=6000 runs more cases; SANITIZE=ON adds sanitizers.
 CASES ?= 200

@@ -33,10 +33,11 @@ JAXDML_INLINE Columns take_columns(Type type, int64_t width, Arena& arena) {
           take<float>(arena, type == Type::kFloat32 ? width : 0), take<float>(arena, width)};
 }
 
-constexpr int64_t kRowsOfOne = 96;            // an item with more rows may be halved to occupy more threads
-constexpr int64_t kMostRawRows = kRowsOfOne;  // the maximum number of rows of a product with a raw matrix
-// Each item packs its panels of a raw matrix. There is one block of rows, so that no panel is packed twice.
-static_assert(kMostRawRows <= kRowsOfOne && kMostRawRows % kTwoTiles == 0 && kMostRawRows % kTileRows == 0);
+constexpr int64_t kRowsOfOne = 96;  // an item with more rows may be halved to occupy more threads
+// The maximum number of rows of a product with a raw matrix. Each item packs its panels of the matrix, and multiplies
+// them from the cache. With more rows, AVX2 is faster if the matrix is packed first.
+constexpr int64_t kMostRawRows = 192;
+static_assert(kMostRawRows % kTwoTiles == 0 && kMostRawRows % kTileRows == 0);
 
 struct MatmulPlan {
   bool is_copied;                   // workers convert rows of a to cells in scratch
@@ -74,7 +75,9 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   plan.row_block = round_up(at_least(one.rows, 1), plan.rows);
   const auto items = [&] { return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile); };
   const int64_t enough = threads > 1 ? 4 * threads : 1;
-  while (items() < enough && plan.row_block > kRowsOfOne) plan.row_block = round_up(plan.row_block / 2, plan.rows);
+  // A raw matrix has one block of rows, so that no panel is packed twice.
+  while (!one.is_raw && items() < enough && plan.row_block > kRowsOfOne)
+    plan.row_block = round_up(plan.row_block / 2, plan.rows);
   while (items() < enough && panels > least_panels) panels = round_up((panels + 1) / 2, least_panels);
   plan.column_block = panels * kTile;
   plan.row_blocks = ceil_div(one.rows, plan.row_block);

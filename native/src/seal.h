@@ -25,7 +25,10 @@ class Fingerprint {
   }
   void add(const uint8_t* chunk, int64_t bytes) {  // at most 64
     uint64_t words[kLanes] = {};
-    std::memcpy(words, chunk, size_t(bytes));
+    if (bytes == sizeof words)
+      std::memcpy(words, chunk, sizeof words);  // a size that the compiler knows needs no call
+    else
+      std::memcpy(words, chunk, size_t(bytes));
     for (int i = 0; i < kLanes; i++) lanes_[i] = (lanes_[i] ^ words[i]) * kOdd;
   }
   uint64_t value() const {

@@ -2,7 +2,7 @@
 // attributes. A valid call must succeed; any other call must succeed or return an error with a text. Buffers are
 // exactly as large as their shapes require, so that sanitizers detect every access outside of them.
 //
-//   hostile_calls [count of calls, or seconds: 60s] [seed] [first call]
+//   hostile_calls [count of calls, or seconds: 60s] [seed; a new one if it is left out] [first call]
 //
 // The seed and the call's number determine a call. A single call is printed.
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -642,7 +643,7 @@ Kind kinds[] = {{"matmul", matmul, 0, 0},
                 {"lstm", lstm, 0, 0},
                 {"means", means, 0, 0}};
 
-unsigned long long seed = 1;
+unsigned long long seed = 0;
 long long number = 0;
 const char* kernels_name = "no kernels";
 const char* kind_name = "";
@@ -735,7 +736,7 @@ int run_all(const std::string& amount, long long first) {
     }
   }
   alarm(0);
-  printf("%lld calls, none of them harmful; %.1f s\n", number - first, seconds());
+  printf("seed %llu: %lld calls, none of them harmful; %.1f s\n", seed, number - first, seconds());
   bool are_deep = true;
   for (const Kind& kind : kinds) {
     const double share = 100 * double(kind.successes) / double(std::max<int64_t>(kind.calls, 1));
@@ -752,6 +753,6 @@ int run_all(const std::string& amount, long long first) {
 int main(int argc, char** argv) {
   using namespace jaxdml::test;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) signal(number, on_signal);
-  if (argc > 2) seed = std::stoull(argv[2]);
+  seed = argc > 2 ? std::stoull(argv[2]) : std::random_device()();
   return run_all(argc > 1 ? argv[1] : "100000", argc > 3 ? std::stoll(argv[3]) : 0);
 }

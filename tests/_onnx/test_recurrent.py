@@ -11,12 +11,14 @@ import pytest
 from onnx import helper
 
 import jaxdml.onnx
-from _onnx.lstm_cases import OUTPUTS, Case, random_case
+from _onnx.lstm_by_numpy import dynamic_quantize_lstm
+from _onnx.lstm_cases import NAMES, OUTPUTS, Case, random_case
 from helpers.compare import assert_same_bits
 from helpers.hostile_models import model, node, refused
 from helpers.marks import HAS_NATIVE, rarely_on_xla
 from helpers.one_node import on_x64_alone
 from jaxdml.onnx import Difference, Limits
+from jaxdml.onnx._operators.recurrent import quantized_lstm_options
 
 MOST_LAST_PLACES = 32  # units in the last place of the largest value by which LSTM may differ from onnxruntime's
 ROWS = 40
@@ -49,6 +51,19 @@ def test_products_of_integers_have_the_bits_of_onnxruntime(seed):
     expected, found = case.by_onnxruntime(), computed(case)
     for name in OUTPUTS:
         assert_same_bits(found[name], expected[name])
+
+
+@on_x64_alone
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("seed", range(ROWS))
+def test_numpy_has_the_bits_of_onnxruntime(seed):
+    case = random_case(seed, is_quantized=True)
+    case.attributes.pop("activations", None)
+    cell = quantized_lstm_options(**case.attributes)["cell"]
+    options = {"backward": cell.backward, "clip": cell.clip, "couples_forget": cell.couples_forget}
+    found = dynamic_quantize_lstm(*map(case.values.get, NAMES), **options)
+    for name, each in zip(OUTPUTS, found, strict=True):
+        assert_same_bits(each, case.by_onnxruntime()[name])
 
 
 def small(operator="DynamicQuantizeLSTM", *, items=2, **changes):

@@ -1,8 +1,10 @@
-"""python tests/commands/campaign.py: random public calls in random modes, each output compared with `reference`.
+"""python tests/commands/campaign.py: random calls in random modes, each output compared with NumPy's.
 
-A call's operator, shapes, types, scales and zero points are random, and so is the way it runs: eagerly, in a jit, under
-vmap, with constants, with prepared weights, on native or on XLA's kernels. The seed and a call's number determine a
-call. The first difference ends the campaign. Otherwise, `--outputs` or `--seconds` limits it.
+The calls are those of the public operators, and of kernels that `jaxdml.onnx`, `ptq` and `exact` use: attention, chains
+of products, LSTM, programs on rows, max pooling, tables. A call's operator, shapes, types, scales and zero points are
+random, and so is the way it runs: eagerly, in a jit, under vmap, with constants, with prepared weights, on native or on
+XLA's kernels. The seed and a call's number determine a call. The first difference ends the campaign. Otherwise,
+`--outputs` or `--seconds` limits it.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +24,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jaxdml as dml
 from _operators import integer_and_block_cases as others
+from commands import campaign_programs as programs
 from helpers import block_cases
 from helpers.cases import BYTES, Case, convolution_of, data, matrix_multiply_of, scale, types, zero_point
 from helpers.modes import UNOPTIMISED, as_jax, assert_same, stacked, variants
 
 MOST_PRODUCTS = 1 << 26  # multiplications of a call, which NumPy repeats
-WEIGHTS = {  # the place of an operator's weights among its arguments
-    "quantized_linear_matrix_multiply": 3,
-    "quantized_linear_convolution": 3,
-    "matrix_multiply_integer_to_float": 3,
-    "matrix_multiply_integer": 2,
-    "convolution_integer": 2,
-    "matrix_multiply_blocks": 1,
+WEIGHTS = {  # the places of an operator's weights among its arguments
+    "quantized_linear_matrix_multiply": (3,),
+    "quantized_linear_convolution": (3,),
+    "matrix_multiply_integer_to_float": (3,),
+    "matrix_multiply_integer": (2,),
+    "convolution_integer": (2,),
+    "matrix_multiply_blocks": (1,),
+    "perceptron": (3, 8),
+    "dynamic_quantize_lstm": (1, 2),
 }
 PREPARED = ("int8", "uint8", "int4", "uint4")  # types of weights that can be prepared
 
@@ -136,11 +142,11 @@ def dynamic(rng: Any) -> Case:
     return Case("dynamic_quantize_linear", (x,), {"output_dtype": BYTES[rng.integers(2)]})
 
 
-MAKERS: tuple[Callable[[Any], Case], ...] = (
+MAKERS: tuple[Callable[[Any], Any], ...] = (
     product, product, product, product_by_blocks, product_by_blocks, convolution, convolution, convolution,
     integer_product, integer_convolution,
     add, quantize, dequantize, dynamic,
-    others.to_float, others.pooling, others.quantize, others.dequantize,
+    others.to_float, others.pooling, others.quantize, others.dequantize, *programs.MAKERS,
 )  # fmt: skip
 
 # Modes ---------------------------------------------------------------------------------------------------------------
@@ -185,30 +191,28 @@ def _under_vmap(case: Case, call: Any, options: Any) -> Iterator[tuple[Case, Any
 
 def with_prepared(case: Case, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments with prepared weights."""
-    at = WEIGHTS[case.operator]
-    before, weights, after = arguments[:at], arguments[at], arguments[at + 1 :]
     if case.operator == "matrix_multiply_blocks":
-        b_scale, b_zero_point, bias = after
-        return *before, dml.prepare_matrix_multiply_blocks(weights, b_scale, b_zero_point), None, None, bias
+        a, b, b_scale, b_zero_point, bias = arguments
+        return a, dml.prepare_matrix_multiply_blocks(b, b_scale, b_zero_point), None, None, bias
+    prepare = dml.prepare_matrix_multiply_b
     if "convolution" in case.operator:
-        prepared = dml.prepare_convolution_filter(weights, group_count=case.options["group_count"])
-    else:
-        prepared = dml.prepare_matrix_multiply_b(weights)
-    return *before, prepared, *after
+        prepare = partial(dml.prepare_convolution_filter, group_count=case.options["group_count"])
+    at = WEIGHTS[case.operator]
+    return tuple(prepare(each) if place in at else each for place, each in enumerate(arguments))
 
 
 def modes(case: Case) -> list[Any]:
     """The modes in which a case can run."""
-    at = WEIGHTS.get(case.operator)
-    can_prepare = at is not None and case.arguments[at].dtype.name in PREPARED
+    at = WEIGHTS.get(case.operator, ())
+    can_prepare = bool(at) and all(case.arguments[place].dtype.name in PREPARED for place in at)
     return [eager, jitted, closed_over, vmapped] + [prepared, prepared, prepared_inside] * can_prepare
 
 
 # The campaign --------------------------------------------------------------------------------------------------------
 
 
-def run(seed: int, number: int) -> tuple[str, int]:
-    """Makes a call and compares it; returns which kernels computed it, and the number of outputs."""
+def run(seed: int, number: int) -> tuple[str, str, int]:
+    """Makes a call and compares it; returns which kernels computed it, its operator, and the number of outputs."""
     rng = np.random.default_rng([seed, number])
     case = MAKERS[rng.integers(len(MAKERS))](rng)
     mode = (choice := modes(case))[rng.integers(len(choice))]
@@ -228,7 +232,7 @@ def run(seed: int, number: int) -> tuple[str, int]:
     except BaseException:
         print(what, flush=True)
         raise
-    return kernels, outputs
+    return kernels, case.operator, outputs
 
 
 def main() -> None:
@@ -239,21 +243,24 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the number of the first call")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else int(np.random.default_rng().integers(1 << 31))
-    print(f"seed {seed}, {dml.kernels()}", flush=True)
+    print(f"seed {seed}, {dml.kernels()}, jax {jax.__version__}, numpy {np.__version__}", flush=True)
     seconds = arguments.seconds if arguments.seconds is not None or arguments.outputs is not None else 60
     compared: Counter[str] = Counter()
+    of_operators: Counter[str] = Counter()
     number, start = arguments.first, time.monotonic()
     while (seconds is None or time.monotonic() - start < seconds) and (
         arguments.outputs is None or compared.total() < arguments.outputs
     ):
-        kernels, outputs = run(seed, number)
+        kernels, operator, outputs = run(seed, number)
         compared[kernels] += outputs
+        of_operators[operator] += outputs
         number += 1
         if number % 100 == 0:
             jax.clear_caches()  # each program runs once
             print(f"{number} calls, {compared.total():,} outputs", flush=True)
     calls = f"{number - arguments.first} calls, {time.monotonic() - start:.0f} s"
     parts = ", ".join(f"{count:,} on {name}" for name, count in compared.items())
+    print("\n".join(f"{count:12,} {operator}" for operator, count in of_operators.most_common()))
     print(f"seed {seed}: {calls}, {compared.total():,} outputs ({parts}), none of them differs")
 
 
