@@ -100,8 +100,8 @@ class _Side:
         inner = re.findall(r" = (\w+) ", details)
         is_layer = not set(PRODUCT_PRIMITIVES).isdisjoint((name, *inner))
         layer = self._names.get(outputs[0], outputs[0]) if is_layer else ""
-        parts = [WORDS.get(name, name), f"of {counted(inner)}" if inner else "of two values" if texts == ["", ""] else "", *texts]
-        yield _Step(layer, " ".join(filter(None, parts)), details)
+        of = counted(inner) or ("two values" if texts == ["", ""] else "")
+        yield _Step(layer, " ".join(filter(None, (WORDS.get(name, name), of and f"of {of}", *texts))), details)
 
 
 def _changed(was: _Side, now: _Side) -> str:
