@@ -149,11 +149,3 @@ def test_other_params_are_named(tmp_path):
         with pytest.raises(PtqError, match=re.escape(f"model.npz: {text}")):
             load(tmp_path / "model.npz", network, params)
     assert load(tmp_path / "model.npz", network, P).fingerprint
-
-
-def test_a_function_that_no_longer_fits_its_params():
-    names = ["first", "second", "third"]
-    model = quantize(lambda p, x: network(p, x, names=names), P, [X], progress=False)
-    names.append("fourth")
-    with pytest.raises(PtqError, match=r"'fourth'\nThe inputs were \(float32\[6, 8\]\) before. If apply has changed"):
-        model.apply(model.params, X[:3])

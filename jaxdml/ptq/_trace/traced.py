@@ -48,7 +48,7 @@ LONG = 400  # characters of inputs in an error
 OF_SLICES = (
     ".\nA slice pos[:t] by a symbolic t may have fewer than t elements: write jnp.take(pos, jnp.arange(t), axis=0)"
 )
-EARLIER = "\nThe inputs were ({0}) before. If apply has changed since, quantize it again"
+EARLIER = "\nThe inputs were ({0}) before"
 SAME = "\nThe model was quantized with inputs of these shapes and types: is apply the same function?"
 
 
