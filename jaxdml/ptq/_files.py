@@ -26,10 +26,11 @@ from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
 from jaxdml.errors import FileError, PtqError, PtqFileError, api_boundary, check_regular, file_path, path_of
 from jaxdml.ptq._choose.modes import STATIC, BlockMode, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
+from jaxdml.ptq._integers.changes import as_calibrated
 from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model, check_apply
 from jaxdml.ptq._trace.scans import LOOP, Body
-from jaxdml.ptq._trace.traced import Traced, shapes_of
+from jaxdml.ptq._trace.traced import Traced, other_params, shapes_of
 
 FORMAT, EARLIER = "jaxdml.ptq 6", ("jaxdml.ptq 5", "jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
 OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # stands for "floats" in files of format 2
@@ -76,7 +77,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "signature": traced.signature,
-        "shapes": None if model.calibrated is None else traced.calibrated(model.calibrated).shapes(),
+        "shapes": None if model.calibrated is None else as_calibrated(traced, model.calibrated, graph).shapes(),
         "params": _skeleton(traced.params),
         "calibrated": _skeleton(model.calibrated),
         "modes": model.modes,
@@ -190,9 +191,9 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
         raise PtqError(f"the pytree of parameters of {path} has {others}: {PARAMS}")
     own = structs if params is None else shapes_of(params, "params")
     if skeleton is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
-        raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")
+        raise PtqError(f"params are not those of {path}: {other_params(structs, own)}")
     traced = Traced(apply, own, signature)
-    if calibrated is not None and traced.calibrated(calibrated).shapes() != shapes:
+    if calibrated is not None and as_calibrated(traced, calibrated, graph).shapes() != shapes:
         raise PtqError(f"the shapes or types of values that apply computes differ from those in {path}")
     try:
         return Model(traced, graph, calibrated, modes, floats, numerics, factors, by_xla)

@@ -24,12 +24,13 @@ from jaxdml.ptq._choose.progress import Progress
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.adapt import Adapted, adapted, unit_of_trace
+from jaxdml.ptq._integers.changes import as_calibrated
 from jaxdml.ptq._integers.flat import Flat, flat
 from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
-from jaxdml.ptq._trace.traced import Traced, leaves_of, shapes_of, structs_of
+from jaxdml.ptq._trace.traced import Traced, leaves_of, other_params, shapes_of, structs_of
 
 
 def _on_integers(unit: Unit) -> Iterator[tuple[str, Node, Mode]]:
@@ -176,7 +177,7 @@ class Model:
                 f"{text}; a loaded model allows this only if inputs are arrays, or lists, tuples and "
                 "dicts of arrays, with strings as keys"
             )
-        quantized = self.traced.calibrated(self.calibrated)
+        quantized = as_calibrated(self.traced, self.calibrated, self.graph)
         with jax.ensure_compile_time_eval():
             unit = unit_of(quantized, functools.partial(modes_as, self.modes))
             if is_equal and not unit.bodies:
@@ -204,7 +205,7 @@ class Model:
             of steps of a scan is not known.
         """
         if self.calibrated is not None:
-            self.traced.calibrated(self.calibrated)
+            as_calibrated(self.traced, self.calibrated, self.graph)
         program = self.traced.program(inputs)
         model = self._for(program)
         unit = unit_of(program, functools.partial(modes_as, self.modes)) if model.unit is None else model.unit
@@ -236,8 +237,10 @@ class Model:
         check_outside("sqnr computes with the values of params and inputs", params, inputs)
         if wrong := in_other_byte_order("params", params):
             raise PtqError(wrong)
-        if jax.tree.flatten(shapes_of(params, "params")) != jax.tree.flatten(self.traced.params):
-            raise PtqError("params are not those of the float function: sqnr compares the model with that function")
+        given = shapes_of(params, "params")
+        if jax.tree.flatten(given) != jax.tree.flatten(self.traced.params):
+            text = "params are not those of the float function: sqnr compares the model with that function, and"
+            raise PtqError(f"{text} {other_params(self.traced.params, given)}")
         program = self.traced.program(inputs)
         model = self._for(program)
         unit = unit_of(program, functools.partial(modes_as, self.modes)) if model.unit is None else model.unit
@@ -307,7 +310,7 @@ class Model:
     def _without_rule(self) -> tuple[str, ...] | None:
         if self.calibrated is None:  # loaded from a file without the shapes for tracing the function
             return self._by_xla if self.floats == EXACT else None
-        return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), EXACT)
+        return by_xla(bound(self._fused.nodes, as_calibrated(self.traced, self.calibrated, self.graph)), EXACT)
 
     @property
     def _sentence(self) -> str:

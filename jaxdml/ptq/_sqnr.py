@@ -130,7 +130,9 @@ class Sqnr:
         return "".join(each.html() for each in self._tables())
 
     def __str__(self) -> str:
-        tables = [each.lines(widest=WIDEST, rule="--") for each in self._tables()]
+        layers, *advice = self._tables()
+        # Rules are not cut: they are code to copy.
+        tables = [layers.lines(widest=WIDEST, rule="--"), *(each.lines(rule="--") for each in advice)]
         return "\n\n".join("\n".join(lines) for lines in tables)
 
     def plot(self, axes: Any = None) -> Any:

@@ -1,5 +1,6 @@
 """The table of advice: its options, their answers, and the models that are quantized for it."""
 
+import html
 import re
 
 import jax
@@ -21,6 +22,15 @@ def test_other_options_are_listed_by_their_answer():
         "head", "Rule('^head$', observer='mse')", "+4.0", "one answer",
         "no single answer: keep='float' +3.0, products='dynamic' +2.0; one answer: observer='minmax' -1.0",
     )  # fmt: skip
+
+
+def test_rules_are_shown_whole():
+    """A rule that was cut could not be copied."""
+    name = "_".join(["encoder", *map(str, range(30)), "attention"])
+    advice = dml.ptq.Advice(name, f"^{name}$", {"products='dynamic'": 1.0}, {"products='dynamic'": False})
+    found = dml.ptq.Sqnr((), (30.0,), ("output",), (advice,))
+    assert f"Rule('^{name}$', products='dynamic')" in str(found)
+    assert f"Rule('^{name}$', products='dynamic')" in html.unescape(found._repr_html_())
 
 
 def test_the_models_tried_for_advice_are_counted(capfd):

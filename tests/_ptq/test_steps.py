@@ -13,6 +13,7 @@ import pytest
 from jax import export, lax
 
 import jaxdml as dml
+from _ptq.quantized import is_right
 from helpers.compare import assert_same_bits
 from helpers.native_calls import needs_native
 from jaxdml.ptq import quantize
@@ -243,6 +244,27 @@ def test_pairs_of_products_have_the_bits_of_each(name, products, monkeypatch):
         model = quantize(apply, params, [x], products=products, floats="exact", progress=False)
         found.append(model.apply(model.params, x))
     assert_same_bits(*found)
+
+
+@pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
+def test_products_by_a_matrix_and_by_stacks_of_them_stay_apart(products):
+    """All of them read the same rows; their weights have other axes."""
+
+    def step(p, h):
+        return jnp.tanh(
+            jax.nn.sigmoid(jnp.einsum("abfk,abkn->abfn", h, p["each"]))
+            + jax.nn.sigmoid(jnp.einsum("abfk,akn->abfn", h, p["first"]))
+            + jax.nn.sigmoid(h @ p["all"]) * jnp.tanh(h @ p["more"])
+        )
+
+    def apply(p, x):
+        return lax.fori_loop(0, 2, lambda i, h: step(p, h), x)
+
+    params = {"each": normal(2, 3, 8, 8), "first": normal(2, 8, 8), "all": normal(8, 8), "more": normal(8, 8)}
+    x = normal(2, 3, 5, 8)
+    model = quantize(apply, params, [x], products=products, progress=False)
+    assert is_right(model, apply, params, x)
+    assert "4 of 4 convolutions and products" in str(model)
 
 
 def test_joint_weights_are_arguments_for_other_sizes_too():

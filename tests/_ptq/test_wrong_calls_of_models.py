@@ -138,9 +138,9 @@ def test_another_structure_at_run_time():
     with pytest.raises(PtqError, match="it lacks the layer 'first:2'"):
         of_eight.apply(of_eight.params, X[:2])
     settings["tanh"] = True
-    match = r"apply's equations differ from those that were quantized \(fingerprints \w{16} and \w{16}\); "
-    match += r"they first differ at\n  quantized .*\n  traced .*tanh"
-    with pytest.raises(PtqError, match=match + "(.|\n)*if apply itself has changed, quantize it again"):
+    match = r"apply is not the function that was quantized \(fingerprints \w{16} and \w{16}\); "
+    match += r"they first differ behind layer 'last':\n  calibrated .*\n  now .*tanh"
+    with pytest.raises(PtqError, match=match + "(.|\n)*Pass the function that was quantized, or quantize this one"):
         model.apply(model.params, X[:3])
     assert is_right(quantize(apply, batches=[X[:3]]), apply, PARAMS, X[:3])
 
@@ -154,7 +154,7 @@ def test_another_literal_is_another_structure():
 
     model = quantize(apply)
     factor[0] = 3.0
-    with pytest.raises(PtqError, match=r"apply's equations differ"):
+    with pytest.raises(PtqError, match=r"apply is not the function that was quantized .*before layer 'first'"):
         model.apply(model.params, X[:3])
 
 

@@ -24,7 +24,7 @@ def with_joint_products(graph: Graph) -> Graph:
     groups = dict[Any, list[Node]]()
     for node in graph.nodes:
         if _can_be_joined(node, graph.constants):
-            groups.setdefault(_key(node), []).append(node)
+            groups.setdefault(_key(node, graph.constants), []).append(node)
     fresh, constants, replaced = Names(graph), dict(graph.constants), dict[Node, list[Node]]()
     for nodes in (each for each in groups.values() if len(each) > 1):
         joint, added = _joint(nodes, graph.constants, fresh)
@@ -53,11 +53,11 @@ def _with_bias(node: Node) -> list[str]:
     return [*node.inputs, *[""] * (count - len(node.inputs))]
 
 
-def _key(node: Node) -> Any:
-    """What the products of a joint product have in common."""
+def _key(node: Node, constants: Constants) -> Any:
+    """What the products of a joint product have in common. Options follow from the rank of the weights."""
     places = WEIGHTS[node.operator.kind or ""]
     others = (name for place, name in enumerate(node.inputs) if place not in places)
-    return node.operator.kind, *others, *sorted(node.options.items())
+    return node.operator.kind, *others, constants[node.inputs[places[0]]].shape[:-1]
 
 
 def _joint(nodes: Sequence[Node], constants: Constants, fresh: Names) -> tuple[list[Node], dict[str, np.ndarray]]:

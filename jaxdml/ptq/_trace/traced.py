@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
-import numpy as np
 
 from jaxdml._graph.evaluate import shown
+from jaxdml._graph.parameters import difference
 from jaxdml.errors import DescError, ModelError, PtqError, in_other_byte_order
 from jaxdml.ptq._trace.equations import Program, program_of, struct_of
 from jaxdml.ptq._trace.signature import fingerprint
@@ -83,19 +83,15 @@ class Traced:
             self.signature = program.signature()
         return program
 
-    def calibrated(self, inputs: tuple[Any, ...]) -> Program:
-        """Traces the function for the inputs with which it was quantized.
+    def again(self, inputs: tuple[Any, ...]) -> Program:
+        """Traces the function again, which may have changed, for the inputs with which it was quantized.
 
         Raises:
-          PtqError: if the function cannot be traced, or if it has changed: its equations differ from those that were
-            quantized.
+          PtqError: if the function cannot be traced.
         """
         # A new function object is passed, because JAX caches traces by object, and apply may have changed since its
         # last trace.
-        program = self._program(lambda *arguments: self.apply(*arguments), inputs, SAME)
-        if self.signature is not None and program.signature() != self.signature:
-            raise PtqError(_first_difference(self.signature, program.signature()))
-        return program
+        return self._program(lambda *arguments: self.apply(*arguments), inputs, SAME)
 
     def _program(self, apply: Callable[..., Any], inputs: tuple[Any, ...], remedy: str = "") -> Program:
         if wrong := in_other_byte_order("inputs", inputs):
@@ -129,6 +125,19 @@ def shapes_of(tree: Any, what: str) -> Any:
     except TypeError as error:  # JAX raises it for strings and objects
         remedy = "write np.asarray(x) if x is a tensor of another library"
         raise PtqError(f"{what} is not an array of numbers or a pytree of such arrays: {error}; {remedy}") from error
+
+
+def other_params(own: Any, given: Any) -> str:
+    """A sentence that says how the shapes and types of given params differ from those of a function's own."""
+    was, now = (
+        {f"params{jax.tree_util.keystr(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (own, given)
+    )
+    if wrong_names := difference("the pytree", was, now):
+        return wrong_names
+    pairs = ((name, shown(now[name]), shown(leaf)) for name, leaf in was.items())
+    texts = (f"{name} is {new}, but was {old}" for name, new, old in pairs if new != old)
+    return next(texts, "their structure or types differ")
 
 
 def structs_of(inputs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
@@ -188,29 +197,3 @@ def _advice_on_dicts(apply: Callable[..., Any], batch: Mapping[Any, Any]) -> str
         return DICT.format(", ".join(f"{key}=batch[{key!r}]" for key in keys))
     takes_words = any(each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters)
     return DICT.format("**batch" if takes_words and not places else f"batch[{next(iter(batch), 'x')!r}]")
-
-
-def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
-    pairs = zip(quantized, traced, strict=False)
-    was, now = next(((a, b) for a, b in pairs if a != b), (f"{len(quantized)} equations", f"{len(traced)} equations"))
-    prints = f"{fingerprint(quantized)} and {fingerprint(traced)}"
-    remedy = "If the equations depend on the shapes of inputs, quantize with batches of these shapes"
-    old, new = (re.sub(r" [0-9a-f]{8,}$", "", each) for each in (was, now))  # without digests of captured arrays
-    is_equal_in_32_bits = old != new and _in_32_bits(old) == _in_32_bits(new)
-    if is_equal_in_32_bits or _has_64_bits(quantized) != _has_64_bits(traced):
-        remedy = "If jax_enable_x64 had another value in quantize, run the model with that value"
-    return (
-        f"apply's equations differ from those that were quantized (fingerprints {prints}); they first differ at\n"
-        f"  quantized  {was}\n  traced     {now}\n"
-        f"{remedy}; if apply itself has changed, quantize it again"
-    )
-
-
-def _has_64_bits(equations: Sequence[str]) -> bool:
-    return any("int64" in each or "float64" in each for each in equations)
-
-
-def _in_32_bits(equation: str) -> str:
-    """An equation's text with the types and the literals that it has without jax_enable_x64."""
-    text = re.sub(r"(int|float)64", r"\g<1>32", equation)
-    return re.sub(r"=(-?\d+\.?\d*(e[+-]?\d+)?)(?=[ ,]|$)", lambda number: f"={np.float32(number[1])}", text)

@@ -1,0 +1,186 @@
+"""Tells whether a function is still the one that was quantized, and names the layer where it has changed."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile, zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxdml._graph.graph import Graph
+from jaxdml._graph.parameters import listed
+from jaxdml._graph.report import counted
+from jaxdml.errors import PtqError
+from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._trace.equations import PRODUCT_PRIMITIVES, Program
+from jaxdml.ptq._trace.signature import fingerprint
+from jaxdml.ptq._trace.traced import Traced
+
+MOST_STEPS = 5  # that the error shows of each side
+LONGEST = 160  # characters of a step
+EQUATION = re.compile(
+    r"(?P<outputs>.+?)(?:: (?P<sizes>\S+(?:, \S+)*))? = (?P<name>\S+) (?P<inputs>[^\[]*?)(?: \[(?P<params>.*)\])?"
+)
+WORDS = {"conv_general_dilated": "convolution", "dot_general": "product", "convert_element_type": "cast"}
+NUMBER = re.compile(r"-?(?:\d|inf|nan|True|False)")
+RANDOM = re.compile(r"random_(?:bits|seed|fold_in|split)|threefry|rng_")
+
+
+def as_calibrated(traced: Traced, inputs: tuple[Any, ...], graph: Graph) -> Program:
+    """Traces the function for the inputs with which it was quantized.
+
+    Args:
+      traced: the function, with the signature that it had.
+      inputs: shapes and types of the inputs.
+      graph: the quantized graph, whose nodes have the names of the layers.
+
+    Raises:
+      PtqError: if the function cannot be traced, or has other equations than those that were quantized.
+    """
+    program = traced.again(inputs)
+    was, now = traced.signature or (), program.signature()
+    if was and was != now:
+        raise PtqError(_changed(_Side(was, graph), _Side(now, build(program).graph())))
+    return program
+
+
+class _Step(NamedTuple):
+    """An equation of data.
+
+    Attributes:
+      layer: the name of the layer if the equation is a convolution, a product or a loop with products; else "".
+      text: its primitive, with the numbers and params that it reads.
+      details: the parameters of its primitive.
+    """
+
+    layer: str
+    text: str
+    details: str
+
+    def shown(self, in_full: bool = False) -> str:
+        """The step in words; those of a layer leave the details out."""
+        text = f"{self.text} [{self.details}]" if self.details and (in_full or not self.layer) else self.text
+        text = f"layer {self.layer!r}: {text}" if self.layer else text
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+    def with_own_details(self, other: "_Step") -> str:
+        """The step in words, with the details that another one does not have."""
+        mine, others = (re.split(r", (?=\w+=)", each.details) for each in (self, other))
+        return self._replace(details=", ".join(each for each in mine if each not in others)).shown(in_full=True)
+
+
+class _Side:
+    """A signature, as the steps that compute data."""
+
+    def __init__(self, signature: Sequence[str], graph: Graph) -> None:
+        self.signature = signature
+        self._names = {name: node.name for node in graph.nodes for name in node.outputs}
+        self._fixed = dict[str, tuple[str, str]]()  # origins and sizes of values that do not depend on data
+        self.steps = [step for line in signature for step in self._step(line)]
+        self.layers = [step.layer for step in self.steps if step.layer]
+
+    def _step(self, line: str) -> Iterator[_Step]:
+        """Yields the step of a line that computes data."""
+        equation = EQUATION.fullmatch(line)
+        if equation is None:
+            name, _, words = line.partition(": ")
+            size, *bits = words.split(" ")
+            if name.startswith(("params", "captured")):
+                self._fixed[name] = (f"array {bits[0]}" if bits else name.replace("/", "."), size)
+            return
+        outputs, name, details = equation["outputs"].split(", "), equation["name"], equation["params"] or ""
+        inputs = equation["inputs"].split(", ")
+        read = [self._fixed.get(each) or (_number(each.partition("=")[2]), "") for each in inputs]
+        if equation["sizes"] or (all(any(each) for each in read) and not any(map(RANDOM.match, (name, *inputs)))):
+            origin = next((each for each in read if each[0] and not NUMBER.match(each[0])), (name, ""))
+            sizes = (equation["sizes"] or origin[1]).split(", ")
+            self._fixed |= {each: (origin[0], size) for each, size in zip_longest(outputs, sizes, fillvalue="")}
+            return
+        texts = [" ".join(filter(None, each)) for each in read]
+        inner = re.findall(r" = (\w+) ", details)
+        is_layer = not set(PRODUCT_PRIMITIVES).isdisjoint((name, *inner))
+        layer = self._names.get(outputs[0], outputs[0]) if is_layer else ""
+        of = counted(inner) or ("two values" if texts == ["", ""] else "")
+        yield _Step(layer, " ".join(filter(None, (WORDS.get(name, name), of and f"of {of}", *texts))), details)
+
+
+def _changed(was: _Side, now: _Side) -> str:
+    """The error for a function that has changed: the first difference, and what to do."""
+    prints = f"{fingerprint(was.signature)} and {fingerprint(now.signature)}"
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was.steps, now.steps, strict=False)))
+    if same == len(was.steps) == len(now.steps):
+        where, shown = "they compute the same of other values", _first_lines(was.signature, now.signature)
+    else:
+        where, shown = _where(was, now, same), _shown(was.steps[same:], now.steps[same:])
+    old, new = shown
+    return (
+        f"apply is not the function that was quantized (fingerprints {prints}); {where}:\n"
+        f"  calibrated  {old}\n  now         {new}\n{_remedy(was, now)}"
+    )
+
+
+def _where(was: _Side, now: _Side, same: int) -> str:
+    """The layers that one side lacks, and the layer at which the sides first differ."""
+    missing, added = (
+        [each for each in one.layers if each not in other.layers] for one, other in ((was, now), (now, was))
+    )
+    parts = [f"it lacks the layers {listed(missing)}"] if missing else []
+    parts += [f"it has the new layers {listed(added)}"] if added else []
+    old, new = (side.steps[same].layer if side.steps[same:] else "" for side in (was, now))
+    before = [step.layer for step in was.steps[:same] if step.layer]
+    after = [step.layer for step in was.steps[same:] if step.layer]
+    places = [f"in layer {old!r}"] if old == new != "" else [f"behind layer {each!r}" for each in before[-1:]]
+    places += [f"before layer {each!r}" for each in after[:1]]
+    return ", ".join((*parts, f"they first differ {[*places, 'in the result'][0]}"))
+
+
+def _shown(was: Sequence[_Step], now: Sequence[_Step]) -> tuple[str, str]:
+    """The steps of both sides up to the next layer, or that layer, without those at the end that are the same."""
+    parts = [[*takewhile(lambda step: not step.layer, steps)] for steps in (was, now)]
+    old, new = parts if any(parts) else (was[:1], now[:1])
+    while old and new and old[-1] == new[-1]:
+        old, new = old[:-1], new[:-1]
+    texts = [[step.shown() for step in steps] for steps in (old, new)]
+    if texts[0] == texts[1]:
+        pairs = list(zip(old, new, strict=True))
+        texts = [[a.with_own_details(b) for a, b in pairs], [b.with_own_details(a) for a, b in pairs]]
+    first, second = (" + ".join((*each[:MOST_STEPS], *["..."][: len(each) - MOST_STEPS])) for each in texts)
+    return first or "nothing", second or "nothing"
+
+
+def _first_lines(was: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
+    """The first lines that differ, where all steps are the same: other values are read, or computed from params."""
+    return next((a, b) for a, b in zip((*was, "nothing"), (*now, "nothing"), strict=False) if a != b)
+
+
+def _remedy(was: _Side, now: _Side) -> str:
+    texts = ["\n".join(side.signature) for side in (was, now)]
+    old, new = (re.sub(r" [0-9a-f]{8,}$", "", text, flags=re.MULTILINE) for text in texts)  # without digests
+    is_equal_in_32_bits = old != new and _in_32_bits(old) == _in_32_bits(new)
+    if is_equal_in_32_bits or _has_64_bits(was.signature) != _has_64_bits(now.signature):
+        return (
+            "If jax_enable_x64 had another value in quantize, run the model with that value; if apply itself has "
+            "changed, quantize it again"
+        )
+    if RANDOM.search(new) and not RANDOM.search(old):
+        return "It now draws random numbers: turn dropout off, or quantize it again"
+    return "Pass the function that was quantized, or quantize this one"
+
+
+def _has_64_bits(equations: Sequence[str]) -> bool:
+    return any("int64" in each or "float64" in each for each in equations)
+
+
+def _in_32_bits(equation: str) -> str:
+    """An equation's text with the types and the literals that it has without jax_enable_x64."""
+    text = re.sub(r"(int|float)64", r"\g<1>32", equation)
+    return re.sub(r"=(-?\d+\.?\d*(e[+-]?\d+)?)(?=[ ,]|$)", lambda number: f"={np.float32(number[1])}", text)
+
+
+def _number(text: str) -> str:
+    """A literal's text, without the digits that float32 does not have."""
+    try:
+        short = str(np.float32(text))
+        return short if "." in text and float(short) == np.float32(text) else text
+    except ValueError:  # no number
+        return text
