@@ -237,7 +237,9 @@ def main() -> None:
     parser.add_argument("--outputs", type=float, default=None)
     parser.add_argument("--seed", type=int, default=None, help="of an earlier campaign; else a new one")
     parser.add_argument("--first", type=int, default=0, help="the number of the first call")
-    parser.add_argument("--only", choices=sorted({maker.__name__ for maker in MAKERS}), help="the cases of one function")
+    parser.add_argument(
+        "--only", choices=sorted({maker.__name__ for maker in MAKERS}), help="the cases of one function"
+    )
     arguments = parser.parse_args()
     makers = [maker for maker in MAKERS if arguments.only in (None, maker.__name__)]
     seed = arguments.seed if arguments.seed is not None else int(np.random.default_rng().integers(1 << 31))
