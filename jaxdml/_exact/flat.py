@@ -1,6 +1,7 @@
 """A jaxpr without calls: each call is replaced by the equations of the jaxpr that it calls."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -44,7 +45,10 @@ class FlatEqn(NamedTuple):
 
 
 class FlatJaxpr(NamedTuple):
-    """A flat jaxpr. Each use of a float32 input, except by a quantize, reads the result of a `flush` equation."""
+    """A flat jaxpr. Each use of a float32 input, or of a part of one, reads the result of a `flush` equation.
+
+    Quantized operators without float results read inputs as they are, because they treat subnormals as zeros.
+    """
 
     invars: list[FlatVar]  # constants come first
     eqns: list[FlatEqn]
@@ -52,6 +56,8 @@ class FlatJaxpr(NamedTuple):
 
 
 FLUSH = Operation("flush")
+# Results are elements of the first operand. They are flushed in its place: a gather of some rows then reads no others.
+PARTS = frozenset(("gather", "slice", "dynamic_slice"))
 
 
 def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]) -> tuple[FlatJaxpr, list[Any]]:
@@ -91,8 +97,12 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
                 given_to = [named(atom, names) for atom in eqn.invars]
                 results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given_to, place)
             else:
-                read = tuple(named(atom, names) if _flushes(eqn) else used(atom, names, place) for atom in eqn.invars)
+                is_part = eqn.primitive.name in PARTS and named(eqn.invars[0], names) in raw
+                reads = named if is_part or _flushes(eqn) else partial(used, scope=place)
+                read = tuple(reads(atom, names) for atom in eqn.invars)
                 results = [FlatVar(var.aval) for var in eqn.outvars]
+                if is_part:
+                    raw.update(results)
                 eqns.append(FlatEqn(eqn.primitive, eqn.params, read, tuple(results), place))
             names |= zip(eqn.outvars, results, strict=True)
         return [used(atom, names, scope) for atom in jaxpr.outvars]

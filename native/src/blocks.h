@@ -15,6 +15,7 @@ constexpr int64_t kRowsOfPass = 512;  // rows that a pass rounds into scratch me
 // its share of the next part: the hardware prefetches from memory too late.
 constexpr int kTilesTogether = 4;
 constexpr int64_t kBytesOfPart = 16384;
+constexpr int64_t kItemsOfThread = 4;  // of a product; several, so that threads finish at about the same time
 // A tile of rows keeps sums in registers. With AVX512 these are int32 and float sums, at most 24 vectors; tiles are two
 // or four vectors wide. With NEON they are int32 sums, at most 16 vectors; tiles are four vectors wide. With AVX2 they
 // are int16 sums, at most 8 vectors; tiles are one or two vectors wide. Bytes need two vectors per sum, because their
@@ -360,17 +361,19 @@ static void multiply_pass(const Pool& pool, const BlockProduct& one, int64_t fir
                          tile_at(tile));
     }
   });
-  // If there are few panels, the rows of `a` are split among threads, too.
-  const int64_t parts =
-      panels >= 4 * pool.threads ? 1 : at_most(ceil_div(4 * pool.threads, panels), ceil_div(count, 16));
+  // An item is a run of adjacent panels, because each panel prefetches the first part of the next one. If there are few
+  // panels, the rows of `a` are split among threads, too.
+  const int64_t items = kItemsOfThread * pool.threads, run = at_least(1, panels / items), runs = ceil_div(panels, run);
+  const int64_t parts = panels >= items ? 1 : at_most(ceil_div(items, panels), ceil_div(count, 16));
   const int64_t rows_of_part = round_up(ceil_div(count, parts), kRows);
-  parallel(pool, panels * parts, [&](int64_t item, int64_t) {
+  parallel(pool, runs * parts, [&](int64_t item, int64_t) {
     Index index = {item};
-    const int64_t part = next_of(index, parts), panel = index.rest;
+    const int64_t part = next_of(index, parts), first_panel = index.rest * run;
     const int64_t begin = part * rows_of_part, end = at_most(count, begin + rows_of_part);
-    for (int64_t row = begin; row < end; row += kTilesTogether * kRows)
-      multiply_panel<kPlanes, kBits>(one, tile_at, row, at_most(kTilesTogether * kRows, end - row), panel, row == begin,
-                                     one.y + (first + row) * shape.columns + panel * kPanelColumns);
+    for (int64_t panel = first_panel; panel < at_most(panels, first_panel + run); panel++)
+      for (int64_t row = begin; row < end; row += kTilesTogether * kRows)
+        multiply_panel<kPlanes, kBits>(one, tile_at, row, at_most(kTilesTogether * kRows, end - row), panel,
+                                       row == begin, one.y + (first + row) * shape.columns + panel * kPanelColumns);
   });
 }
 

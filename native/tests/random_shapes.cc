@@ -1357,6 +1357,10 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return blocks_case(random, {{130, 2000, 32, 4, 4, true}, 45, 1, nullptr, nullptr, nullptr, nullptr});
     },
+    // Runs of panels, of which the last is shorter.
+    [](Random& random) {
+      return blocks_case(random, {{2600, 40, 16, 4, 4, true}, 7, 1, nullptr, nullptr, nullptr, nullptr});
+    },
     // More rows than a pass, and few panels that threads share by rows.
     [](Random& random) {
       return blocks_case(random, {{70, 40, 16, 4, 4, true}, 1100, 3, nullptr, nullptr, nullptr, nullptr});

@@ -29,19 +29,15 @@ def as_people_write_it():
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="onnxruntime runs on a CPU")
 def test_both_sides_write_the_same(tmp_path):
     sizes = Sizes(positions=len(PROMPT) + decode.TOKENS)
-    model = decoder(sizes)
-    params = decode.parameters(model)
-    files = decode.files_of(model, tmp_path)
-    for precision, least in (("int8", 40), ("int22", 100)):
-        sides = [
-            decode.OfJax(sizes, precision, params, PROMPT),
-            decode.OfOnnxruntime(sizes, files[decode.LEVELS[precision]], PROMPT),
-        ]
-        logits = [side.read().astype(np.float64) for side in sides]
-        assert logits[0].shape == (7, 100)
-        assert decibels(*logits) > least
-        tokens = [side.generate() for side in sides]
-        assert tokens[0][0] == logits[0][-1].argmax()
-        if precision == "int22":  # at 45 dB, tokens may differ
-            assert_same_values(*tokens)
-        assert_same_values(sides[0].generate(), tokens[0])  # the prompt's cache is unchanged
+    for level, file in decode.files_of(decoder(sizes), tmp_path).items():
+        peer = decode.OfOnnxruntime(sizes, file, PROMPT)
+        for floats in decode.FLOATS:
+            sides = [decode.OfJaxdml(sizes, file, PROMPT, floats), peer]
+            logits = [side.read().astype(np.float64) for side in sides]
+            assert logits[0].shape == (7, 100)
+            assert decibels(*logits) > {4: 40, 0: 100}[level]
+            tokens = [side.generate() for side in sides]
+            assert tokens[0][0] == logits[0][-1].argmax()
+            if level == 0:  # at 45 dB, tokens may differ
+                assert_same_values(*tokens)
+            assert_same_values(sides[0].generate(), tokens[0])  # the prompt's cache is unchanged

@@ -144,6 +144,28 @@ def test_subnormals_are_zeros_wherever_they_come_from():
         assert [float(x) for x in got] == [0] * 5
 
 
+PARTS_OF_A_TABLE = {
+    "gather": lambda table, i: table[i],
+    "dynamic_slice": lambda table, i: lax.dynamic_slice(table, (i, 0), (1, 64))[0],
+    "slice": lambda table, i: table[7] + 0 * lax.convert_element_type(i, jnp.float32),
+}
+
+
+@pytest.mark.parametrize("part", PARTS_OF_A_TABLE)
+def test_a_part_of_an_array_is_flushed_alone(part):
+    """A loop that reads a row of a table in each step, as language models read embeddings, does not copy the table."""
+    table = np.tile(np.float32([1e-39, -1e-39, 1, -2]), (1000, 16))
+    row = dml.exact(PARTS_OF_A_TABLE[part])
+
+    def rows(table):
+        return lax.fori_loop(0, 3, lambda i, found: found.at[i].set(row(table, i)), jnp.zeros((3, 64)))
+
+    program = jax.jit(rows).lower(table).compile()
+    expected = np.tile(np.float32([0, -0.0, 1, -2]), (3, 16))
+    assert_same_bits(program(table), expected + np.float32(0) if part == "slice" else expected)
+    assert program.memory_analysis().temp_size_in_bytes < table.nbytes // 2
+
+
 def test_zeros_of_sums_are_positive():
     """XLA drops the addition of a constant zero, which IEEE 754 does not allow for -0."""
     got = jax.jit(dml.exact(lambda x: (x + np.float32(0), x - np.float32(0), x + x)))(np.float32(-0.0))

@@ -12,7 +12,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,10 +211,10 @@ def modes(case: Case) -> list[Any]:
 # The campaign --------------------------------------------------------------------------------------------------------
 
 
-def run(seed: int, number: int) -> tuple[str, str, int]:
+def run(seed: int, number: int, makers: Sequence[Callable[[Any], Case]]) -> tuple[str, str, int]:
     """Makes a call and compares it; returns which kernels computed it, its operator, and the number of outputs."""
     rng = np.random.default_rng([seed, number])
-    case = MAKERS[rng.integers(len(MAKERS))](rng)
+    case = makers[rng.integers(len(makers))](rng)
     mode = (choice := modes(case))[rng.integers(len(choice))]
     on_xla = rng.random() < 0.15
     options = UNOPTIMISED if rng.random() < 0.5 else None
@@ -241,7 +241,11 @@ def main() -> None:
     parser.add_argument("--outputs", type=float, default=None)
     parser.add_argument("--seed", type=int, default=None, help="of an earlier campaign; else a new one")
     parser.add_argument("--first", type=int, default=0, help="the number of the first call")
+    parser.add_argument(
+        "--only", choices=sorted({maker.__name__ for maker in MAKERS}), help="the cases of one function"
+    )
     arguments = parser.parse_args()
+    makers = [maker for maker in MAKERS if arguments.only in (None, maker.__name__)]
     seed = arguments.seed if arguments.seed is not None else int(np.random.default_rng().integers(1 << 31))
     print(f"seed {seed}, {dml.kernels()}, jax {jax.__version__}, numpy {np.__version__}", flush=True)
     seconds = arguments.seconds if arguments.seconds is not None or arguments.outputs is not None else 60
@@ -251,7 +255,7 @@ def main() -> None:
     while (seconds is None or time.monotonic() - start < seconds) and (
         arguments.outputs is None or compared.total() < arguments.outputs
     ):
-        kernels, operator, outputs = run(seed, number)
+        kernels, operator, outputs = run(seed, number, makers)
         compared[kernels] += outputs
         of_operators[operator] += outputs
         number += 1

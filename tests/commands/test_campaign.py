@@ -1,5 +1,7 @@
 """The campaign draws calls that reach the kernels they are meant for, and a wrong output ends it."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -39,10 +41,25 @@ def test_most_calls_reach_their_kernel(make):
 
 @pytest.mark.parametrize("make", [programs.table, campaign.add])
 def test_a_wrong_output_ends_the_campaign(make, monkeypatch, capsys):
-    monkeypatch.setattr(campaign, "MAKERS", (make,))
-    assert campaign.run(5, 0)[-1] > 0
+    assert campaign.run(5, 0, (make,))[-1] > 0
     original = campaign.assert_same
     monkeypatch.setattr(campaign, "assert_same", lambda case, got, wanted: original(case, got, wanted + 1))
     with pytest.raises(AssertionError, match="differ"):
-        campaign.run(5, 0)
+        campaign.run(5, 0, (make,))
     assert "call 0 of seed 5: " in capsys.readouterr().out
+
+
+def run_with(monkeypatch, *options):
+    """The makers of each call of a campaign, whose calls are not made."""
+    found = []
+    monkeypatch.setattr(sys, "argv", ["campaign.py", "--seed", "1", "--outputs", "3", *options])
+    monkeypatch.setattr(campaign, "run", lambda seed, number, makers: found.append(set(makers)) or ("xla", "", 1))
+    campaign.main()
+    return found
+
+
+def test_one_kind_of_cases(monkeypatch):
+    assert run_with(monkeypatch, "--only", "product_by_blocks") == [{campaign.product_by_blocks}] * 3
+    assert run_with(monkeypatch) == [set(campaign.MAKERS)] * 3
+    with pytest.raises(SystemExit):
+        run_with(monkeypatch, "--only", "unknown")
