@@ -55,8 +55,8 @@ def _of_product(x: Array, *, shape: Sizes, **_: Any) -> Array:
 
 
 def parts(x: Array, shape: Sizes, group_count: int | None) -> Array:
-    """x in equal parts [parts, ...] along its first axis, so small that the rows of a part have about as many elements as
-    x, if there are enough parts. A product's rows are x itself, in one part.
+    """x in equal parts [parts, ...] along its first axis. The rows of a part have about as many elements as x, if x can
+    be divided into so many parts. A product's rows are x itself, in one part.
 
     Args:
       x: the array that a contraction multiplies by weights.
