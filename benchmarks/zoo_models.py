@@ -148,6 +148,7 @@ def equinox_transformer() -> Network:
 
 MODELS: dict[str, Callable[[], Network]] = {
     "keras ResNet50": of_keras("ResNet50"),
+    "keras ResNet50V2": of_keras("ResNet50V2", normalized_images),
     "keras MobileNetV2": of_keras("MobileNetV2", normalized_images),
     "keras MobileNetV3Small": of_keras("MobileNetV3Small"),
     "keras EfficientNetB0": of_keras("EfficientNetB0"),

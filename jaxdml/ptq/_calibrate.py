@@ -11,7 +11,7 @@ import numpy as np
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator, only_reading_extremes
 from jaxdml.errors import ModelError, PtqError
-from jaxdml.ptq._choose.moments import MOMENTS, rows_node
+from jaxdml.ptq._choose.moments import MOMENTS, moments_node
 from jaxdml.ptq._choose.progress import Progress
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Statistics
@@ -190,9 +190,9 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Statistics], scan: str
             factor = factor_name(value.base)
             read = (value.base, factor) if factor in constants else (_ranged(extremes, value.base),)
         if value.role == MOMENTS:
-            nodes.append(rows_node(unit, value.base))
-            read = nodes[-1].outputs
-        nodes.append(Node(OBSERVE, (state, *read), (after,), name=value.base))
+            nodes.append(moments_node(unit, state, value.base, after))
+        else:
+            nodes.append(Node(OBSERVE, (state, *read), (after,), name=value.base))
         constants[state] = observers[value]
         outputs.append(after)
     return unit.graph.replace(nodes=tuple(nodes), outputs=tuple(outputs), constants=constants)

@@ -13,9 +13,9 @@ from _ptq.layers import conv
 from jaxdml.ptq import quantize
 
 RANDOM = np.random.default_rng(0)
-LAYERS, CHANNELS, IMAGES, SIZE = 8, 32, 8, 96
+LAYERS, CHANNELS, IMAGES, SIZE = 8, 8, 8, 128
 BATCHES = 24  # all of them together take 3 times the memory of a batch's activations
-PARAMS = [{"w": RANDOM.standard_normal((CHANNELS, CHANNELS, 3, 3), np.float32) / 17} for _ in range(LAYERS)]
+PARAMS = [{"w": RANDOM.standard_normal((CHANNELS, CHANNELS, 3, 3), np.float32) / 8} for _ in range(LAYERS)]
 
 
 def network(params, x):
@@ -24,10 +24,18 @@ def network(params, x):
     return x
 
 
+class Batches:
+    """Draws batches each time that it is read."""
+
+    def __init__(self, size):
+        self.shape = IMAGES, CHANNELS, size, size
+
+    def __iter__(self):
+        return (RANDOM.standard_normal(self.shape, np.float32) for _ in range(BATCHES))
+
+
 def peak_after(size, **options):
-    shape = IMAGES, CHANNELS, size, size
-    batches = (RANDOM.standard_normal(shape, np.float32) for _ in range(BATCHES))
-    quantize(network, PARAMS, batches, progress=False, **options)
+    quantize(network, PARAMS, Batches(size), progress=False, **options)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -115,7 +115,10 @@ def test_over_eight_devices():
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("option", ["observer=minmax", "observer=percentile", "products=dynamic"])
+@pytest.mark.parametrize(
+    "option",
+    ["observer=minmax", "observer=percentile", "observer=mse", "observer=auto", "products=dynamic", "rounding=gptq"],
+)
 def test_memory_of_calibration(option):
     """At most 2.5 times the activations of one batch, however many batches there are."""
     pytest.importorskip("resource")  # Windows has none

@@ -160,7 +160,7 @@ def calls(options: argparse.Namespace) -> str:
     """Random public calls in random modes, against `jaxdml.reference`."""
     start, number, compared = time.monotonic(), 0, 0
     while time.monotonic() - start < options.seconds:
-        compared += campaign.run(options.seed, number)[-1]
+        compared += campaign.run(options.seed, number, campaign.MAKERS)[-1]
         number += 1
         if number % 100 == 0:
             jax.clear_caches()  # each program runs once

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._graph.graph import Operator
 from jaxdml.ptq._build.operators import CONVOLUTION, PRODUCT
 
 Array = Any
@@ -55,6 +54,21 @@ def _of_product(x: Array, *, shape: Sizes, **_: Any) -> Array:
     return x.transpose(*order, -2, -1).reshape(groups, -1, depth)
 
 
+def parts(x: Array, shape: Sizes, group_count: int | None) -> Array:
+    """x in equal parts [parts, ...] along its first axis. The rows of a part have about as many elements as x, if x can
+    be divided into so many parts. A product's rows are x itself, in one part.
+
+    Args:
+      x: the array that a contraction multiplies by weights.
+      shape: the shape of the weights.
+      group_count: the number of groups of a convolution; None for a product.
+    """
+    copies = 1 if group_count is None else math.prod(shape[2:])
+    least = max(1, min(copies, len(x)))
+    count = next(count for count in range(least, least + len(x) + 1) if len(x) % count == 0)
+    return x.reshape(count, len(x) // count, *x.shape[1:])
+
+
 def columns(w: np.ndarray, groups: int | None) -> np.ndarray:
     """Weights as columns [groups, depth, outputs]; `groups` is a convolution's group count, None for a product."""
     if groups is None:
@@ -67,4 +81,4 @@ def weights(columns: np.ndarray, shape: Sizes, groups: int | None) -> np.ndarray
     return (columns if groups is None else columns.swapaxes(1, 2)).reshape(shape)
 
 
-ROWS = {CONVOLUTION.name: Operator("rows", _of_convolution), PRODUCT.name: Operator("rows", _of_product)}
+ROWS = {CONVOLUTION.name: _of_convolution, PRODUCT.name: _of_product}

@@ -13,6 +13,7 @@ from jaxdml.ptq._grids.observers import CHOICES, Auto, Observer
 from jaxdml.ptq._trace.values import Value
 
 Observers = Mapping[Value, Observer]
+PARTS = 16  # of an output, in which errors are summed
 
 
 def check_batches(observers: Observers, batches: Iterable[Any]) -> None:
@@ -65,13 +66,17 @@ def best_of(
     return best
 
 
-def _powers(received: Any, exact: Any) -> tuple[float, float]:
+def _powers(received: Any, exact: Any) -> np.ndarray:
     """Sums of squares of the noise and of the signal. Equal elements, which may be infinite, add no noise."""
     dtype = np.complex128 if np.iscomplexobj(exact) else np.float64
-    received, exact = (np.asarray(x).astype(dtype) for x in (received, exact))
-    noise = np.subtract(received, exact, out=np.zeros_like(exact), where=received != exact)
-    signal = exact[np.isfinite(exact)]
-    return float(np.sum(np.square(np.abs(noise)))), float(np.sum(np.square(np.abs(signal))))
+    powers = np.zeros(2)
+    # One part after the other, because arrays of the wider type take several times the memory of the outputs.
+    for parts in zip(*(np.array_split(np.ravel(x), PARTS) for x in (received, exact)), strict=True):
+        noisy, right = (x.astype(dtype) for x in parts)
+        noise = np.subtract(noisy, right, out=np.zeros_like(right), where=noisy != right)
+        signal = right[np.isfinite(right)]
+        powers += [np.sum(np.square(np.abs(each))) for each in (noise, signal)]
+    return powers
 
 
 def _ratios(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:

@@ -1,10 +1,14 @@
 """Chooses the contractions whose weights are rounded with second moments of the rows that they multiply."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from jaxdml._graph.graph import Node
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdml._graph.graph import Node, Operator
 from jaxdml.ptq._build.operators import CONTRACTIONS
-from jaxdml.ptq._build.rows import ROWS, groups_and_depth
+from jaxdml.ptq._build.rows import ROWS, groups_and_depth, parts
 from jaxdml.ptq._choose.unit import Unit, of_body
 from jaxdml.ptq._grids.moments import Moments
 from jaxdml.ptq._grids.observers import Statistics
@@ -35,11 +39,25 @@ def _rounded(unit: Unit) -> Iterator[Node]:
                 yield node
 
 
-def rows_node(unit: Unit, result: str) -> Node:
-    """The node that computes the rows from which a contraction computes its result."""
+def moments_node(unit: Unit, state: str, result: str, after: str) -> Node:
+    """The node that adds the rows from which a contraction computes its result to the statistics `state`."""
     node = unit.graph.producers()[result]
     options = {**node.options, "shape": _weight_shape(unit, node)}
-    return Node(ROWS[node.operator.name], node.inputs[:1], (str(Value(result, "rows")),), options, node.name)
+    return Node(OBSERVE_ROWS[node.operator.name], (state, node.inputs[0]), (after,), options, node.name)
+
+
+def _observes(rows_of: Callable[..., Any]) -> Callable[..., Moments]:
+    def observe(state: Moments, x: Any, *, shape: Sequence[int], **options: Any) -> Moments:
+        def with_rows(state: Moments, part: Any) -> tuple[Moments, None]:
+            return state.update(rows_of(part, shape=shape, **options)), None
+
+        # One part after the other, because all patches of a convolution take several times the memory of its images.
+        return lax.scan(with_rows, state, parts(jnp.asarray(x), shape, options.get("group_count")))[0]
+
+    return observe
+
+
+OBSERVE_ROWS = {name: Operator("observe", _observes(rows_of)) for name, rows_of in ROWS.items()}
 
 
 def _weight_shape(unit: Unit, node: Node) -> tuple[int, ...]:
