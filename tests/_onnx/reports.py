@@ -99,7 +99,7 @@ def _joined(rows: Iterable[Row]) -> list[Row]:
 
 def _unrolled(model) -> Iterator[Node]:
     """The nodes of a function, those of a scan once for each of its steps, whose number ends their names."""
-    return _steps(bound(model._fused.nodes, model.traced.calibrated(model.calibrated)), "")
+    return _steps(bound(model._fused.nodes, model.traced.again(model.calibrated)), "")
 
 
 def _steps(nodes: Iterable[Node], at: str) -> Iterator[Node]:
