@@ -3,7 +3,7 @@
 The model is shaped like llama, with about a billion weights in blocks of 32. A prompt of 512 tokens is read at once,
 then tokens are generated one by one. `jaxdml.onnx.load` and onnxruntime run the same files: one with accuracy level 4,
 whose products round in the same way in both, and one with level 0, whose products onnxruntime computes in float32.
-jaxdml runs each file twice, with floats="xla", the default, and with floats="exact". Both libraries write new keys and
+jaxdml runs each file twice, with floats="xla" and with floats="exact". Both libraries write new keys and
 values into preallocated caches in place. Times are medians of interleaved runs. The files share 0.9 GB of weights in a
 temporary directory.
 """

@@ -37,9 +37,14 @@ def count_of(shape: Sequence[Any], axes: Sequence[int]) -> Any:
     return math.prod(shape[axis] for axis in axes)
 
 
-def _known(count: Any) -> int | Array:
-    """A symbolic count as a scalar of the program, which is computed from the sizes of its inputs."""
-    return count if isinstance(count, int) else lax.convert_element_type(jnp.asarray(count), jnp.int32)
+def known_count(sizes: Sequence[Any]) -> int | Array:
+    """The product of sizes; if one is symbolic, a scalar of the program, at most the largest int32."""
+    if all(isinstance(size, int) for size in sizes):
+        return math.prod(sizes)
+    arrays = [jnp.asarray(size) for size in sizes]
+    count = math.prod(lax.convert_element_type(x, jnp.int32) for x in arrays)
+    rounded = math.prod(lax.convert_element_type(x, jnp.float32) for x in arrays)
+    return lax.select(jnp.asarray(rounded < np.float32(2**30)), count, jnp.full_like(count, 2**31 - 1))
 
 
 def _if_possible(result: Array, count: int | Array) -> Array:
@@ -100,7 +105,7 @@ def total(x: Array, axes: Sequence[int]) -> Array:
     that of -inf and of every finite addend is 4.
     """
     axes = tuple(axes)
-    count = _known(count_of(x.shape, axes))
+    count = known_count([x.shape[axis] for axis in axes])
     if isinstance(count, int) and count == 0:
         return lax.full_like(jnp.sum(x, axes), 0)
     k = digits(count)
@@ -125,7 +130,7 @@ def total(x: Array, axes: Sequence[int]) -> Array:
 
 def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
     """The running sums along an axis; `add` computes those of integers. The whole axis determines e."""
-    count = _known(x.shape[axis])
+    count = known_count([x.shape[axis]])
     if isinstance(count, int) and count == 0:
         return x
     k = digits(count)

@@ -9,6 +9,7 @@ from jax import lax
 import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
+from jaxdml._exact import sums
 from jaxdml.errors import ExactError
 from jaxdml.reference import floats
 
@@ -166,6 +167,14 @@ def test_symbolic_sizes(function):
         assert_same_bits(exported.call(x), exact(x))
     integers = jax.export.export(exact)(shape.update(dtype=jnp.int32))
     assert_same_bits(integers.call(np.ones((8, 3), np.int32)), exact(np.ones((8, 3), np.int32)))
+
+
+def test_the_count_of_two_symbolic_sizes_does_not_wrap():
+    """The product of the sizes may be a small number modulo 2**32."""
+    b = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), jnp.int8)
+    exported = jax.export.export(jax.jit(lambda x: sums.known_count(x.shape * 2)))(b)
+    for size, count in ((1, 1), (8192, 2**26), (9000, 81_000_000), (65536, 2**31 - 1), (65537, 2**31 - 1)):
+        assert exported.call(np.zeros(size, np.int8)) == count
 
 
 @pytest.mark.rare

@@ -95,8 +95,22 @@ CASES = {  # the function that was quantized, another one, and the lines of the 
     ),
     "another term of a sum": (
         lambda p, x: x @ p["first"] @ p["second"] + x, lambda p, x: (y := x @ p["first"]) @ p["second"] + y,
-        ("they compute the same of other values:", "add_1 = add dot_general_2, input_0",
+        ("they first differ behind layer 'second':", "add_1 = add dot_general_2, input_0",
          "add_1 = add dot_general_2, dot_general_1"),
+    ),
+    "scaled weights": (
+        network, lambda p, x: network(p | {"second": p["second"] * 2}, x),
+        ("they first differ in layer 'second':", "dot_general_2 = dot_general max_1, params/second ",
+         "dot_general_2 = dot_general max_1, mul_1 "),
+    ),
+    "weights scaled by another number": (
+        lambda p, x: x @ p["first"] @ (p["second"] * 2), lambda p, x: x @ p["first"] @ (p["second"] * 3),
+        ("they first differ in layer 'second':", "literal_1=2.0", "literal_1=3.0"),
+    ),
+    "transposed weights, and another activation later": (
+        network, lambda p, x: jnp.tanh(network(p | {"first": p["first"].T}, x)),
+        ("they first differ in layer 'first':", "dot_general_1 = dot_general input_0, params/first ",
+         "dot_general_1 = dot_general input_0, transpose_1 "),
     ),
     "other captured numbers": (
         with_array(np.arange(8, dtype=np.float32)), with_array(np.ones(8, np.float32)),

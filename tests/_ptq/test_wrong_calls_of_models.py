@@ -240,5 +240,5 @@ def test_texts_that_look_like_numbers():
 
     model = quantize(apply)
     names[0] = "1.2.b"
-    with pytest.raises(PtqError, match=r"(?s)quantized .*1\.2\.a.*traced .*1\.2\.b.*quantize it again"):
+    with pytest.raises(PtqError, match=r"(?s)calibrated .*1\.2\.a.*now .*1\.2\.b.*or quantize this one"):
         model.apply(model.params, X[:3])

@@ -1,5 +1,6 @@
 """Tells whether a function is still the one that was quantized, and names the layer where it has changed."""
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile, zip_longest
@@ -51,11 +52,18 @@ class _Step(NamedTuple):
       layer: the name of the layer if the equation is a convolution, a product or a loop with products; else "".
       text: its primitive, with the numbers and params that it reads.
       details: the parameters of its primitive.
+      reads: what it reads: for each input, the step that computes it, or a digest of how it is computed from params.
     """
 
     layer: str
     text: str
     details: str
+    reads: tuple[str, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What tells two steps apart for a reader, wherever they are."""
+        return self.layer, self.text, self.details
 
     def shown(self, in_full: bool = False) -> str:
         """The step in words; those of a layer leave the details out."""
@@ -76,7 +84,12 @@ class _Side:
         self.signature = signature
         self._names = {name: node.name for node in graph.nodes for name in node.outputs}
         self._fixed = dict[str, tuple[str, str]]()  # origins and sizes of values that do not depend on data
-        self.steps = [step for line in signature for step in self._step(line)]
+        self._made = dict[str, str]()  # the step that computes each value, or a digest of its computation
+        self.steps, self.lines = list[_Step](), list[str]()  # and the line of each step
+        for line in signature:
+            for step in self._step(line):
+                self.steps.append(step)
+                self.lines.append(line)
         self.layers = [step.layer for step in self.steps if step.layer]
 
     def _step(self, line: str) -> Iterator[_Step]:
@@ -87,21 +100,26 @@ class _Side:
             size, *bits = words.split(" ")
             if name.startswith(("params", "captured")):
                 self._fixed[name] = (f"array {bits[0]}" if bits else name.replace("/", "."), size)
+                self._made[name] = line
             return
         outputs, name, details = equation["outputs"].split(", "), equation["name"], equation["params"] or ""
         inputs = equation["inputs"].split(", ")
         read = [self._fixed.get(each) or (_number(each.partition("=")[2]), "") for each in inputs]
+        reads = tuple(self._made.get(each) or _number(each.partition("=")[2]) or each for each in inputs)
         if equation["sizes"] or (all(any(each) for each in read) and not any(map(RANDOM.match, (name, *inputs)))):
             origin = next((each for each in read if each[0] and not NUMBER.match(each[0])), (name, ""))
             sizes = (equation["sizes"] or origin[1]).split(", ")
             self._fixed |= {each: (origin[0], size) for each, size in zip_longest(outputs, sizes, fillvalue="")}
+            made = hashlib.sha256(repr((name, reads, details)).encode()).hexdigest()
+            self._made |= {each: f"{made} {place}" for place, each in enumerate(outputs)}
             return
         texts = [" ".join(filter(None, each)) for each in read]
         inner = re.findall(r" = (\w+) ", details)
         is_layer = not set(PRODUCT_PRIMITIVES).isdisjoint((name, *inner))
         layer = self._names.get(outputs[0], outputs[0]) if is_layer else ""
         of = counted(inner) or ("two values" if texts == ["", ""] else "")
-        yield _Step(layer, " ".join(filter(None, (WORDS.get(name, name), of and f"of {of}", *texts))), details)
+        self._made |= {each: f"step {len(self.steps)} {place}" for place, each in enumerate(outputs)}
+        yield _Step(layer, " ".join(filter(None, (WORDS.get(name, name), of and f"of {of}", *texts))), details, reads)
 
 
 def _changed(was: _Side, now: _Side) -> str:
@@ -112,6 +130,9 @@ def _changed(was: _Side, now: _Side) -> str:
         where, shown = "they compute the same of other values", _first_lines(was.signature, now.signature)
     else:
         where, shown = _where(was, now, same), _shown(was.steps[same:], now.steps[same:])
+        if shown[0] == shown[1]:  # the steps read other values, or values that are computed from params in another way
+            lines = was.lines[same], now.lines[same]
+            shown = lines if lines[0] != lines[1] else _first_lines(was.signature, now.signature)
     old, new = shown
     return (
         f"apply is not the function that was quantized (fingerprints {prints}); {where}:\n"
@@ -138,7 +159,7 @@ def _shown(was: Sequence[_Step], now: Sequence[_Step]) -> tuple[str, str]:
     """The steps of both sides up to the next layer, or that layer, without those at the end that are the same."""
     parts = [[*takewhile(lambda step: not step.layer, steps)] for steps in (was, now)]
     old, new = parts if any(parts) else (was[:1], now[:1])
-    while old and new and old[-1] == new[-1]:
+    while len(old) > 1 and len(new) > 1 and old[-1].words == new[-1].words:
         old, new = old[:-1], new[:-1]
     texts = [[step.shown() for step in steps] for steps in (old, new)]
     if texts[0] == texts[1]:
@@ -149,7 +170,7 @@ def _shown(was: Sequence[_Step], now: Sequence[_Step]) -> tuple[str, str]:
 
 
 def _first_lines(was: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
-    """The first lines that differ, where all steps are the same: other values are read, or computed from params."""
+    """The first lines that differ."""
     return next((a, b) for a, b in zip((*was, "nothing"), (*now, "nothing"), strict=False) if a != b)
 
 
@@ -180,7 +201,8 @@ def _in_32_bits(equation: str) -> str:
 def _number(text: str) -> str:
     """A literal's text, without the digits that float32 does not have."""
     try:
-        short = str(np.float32(text))
+        with np.errstate(over="ignore"):
+            short = str(np.float32(text))
         return short if "." in text and float(short) == np.float32(text) else text
     except ValueError:  # no number
         return text
