@@ -78,6 +78,7 @@ def test_products_of_groups_are_refused_or_left_to_xla():
     assert_same_bits(dml.exact(ragged, products="xla")(x), x)
 
 
+@pytest.mark.rare
 def test_a_partition_with_nan_keeps_all_elements():
     x = np.float32([3, 1, np.nan, 2, -np.inf])
     for count in (0, 2, 4):

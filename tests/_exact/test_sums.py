@@ -154,12 +154,12 @@ def test_too_many_addends_are_an_error(function):
         jax.eval_shape(dml.exact(function), jax.ShapeDtypeStruct((2**26 + 1,), jnp.float32))
 
 
-@pytest.mark.parametrize("function", [lambda x: x[:, 1:].sum(1), lambda x: jnp.cumsum(x, 1)])
+@pytest.mark.parametrize("function", rest_rarely([lambda x: x[:, 1:].sum(1), lambda x: jnp.cumsum(x, 1)], 1))
 def test_symbolic_sizes(function):
     exact = jax.jit(dml.exact(function))
     shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("m, n"), jnp.float32)
     exported = jax.export.export(exact)(shape)
-    for size in (1, 2, 3, 128, 129, 257):  # the sum of a slice of size 1 has no addends
+    for size in (1, 2, 129, 257):  # the sum of a slice of size 1 has no addends
         x = RNG.standard_normal((2, size)).astype(np.float32)
         assert_same_bits(exported.call(x), exact(x))
     for special in (np.inf, -np.inf, np.nan):

@@ -208,6 +208,7 @@ TURNS = {
 }
 
 
+@pytest.mark.rare
 def test_rotations():
     turns = {name: Turns(**options) for name, options in TURNS.items()}
     made = {name: jaxdml.onnx.load(each.proto) for name, each in turns.items()}

@@ -33,6 +33,7 @@ def test_rules_are_shown_whole():
     assert f"Rule('^{name}$', products='dynamic')" in html.unescape(found._repr_html_())
 
 
+@pytest.mark.rare
 def test_the_models_tried_for_advice_are_counted(capfd):
     """One without a rule, and one for each option of a layer."""
     x, filters = RANDOM.standard_normal((4, 3, 8, 8), np.float32), RANDOM.standard_normal((4, 3, 3, 3), np.float32)

@@ -135,6 +135,7 @@ def test_layers_of_a_scan_share_the_choice():
     assert errors["auto"] == min(errors.values())
 
 
+@pytest.mark.rare
 def test_masked_outputs_do_not_hide_errors():
     """Equal infinities are no error, and no signal."""
     params, batches = problem(0.0)

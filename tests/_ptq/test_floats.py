@@ -129,6 +129,7 @@ def test_wrong_floats(monkeypatch):
 BATCH = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 8"), np.float32)
 
 
+@pytest.mark.rare
 def test_an_exported_sum_of_unknown_length_has_the_same_bits():
     model = quantize(lambda w, x: jax.nn.softmax(x @ w, 0), W, [X], progress=False)
     exported = jax.export.export(jax.jit(lambda x: model.apply(model.params, x)))(BATCH)

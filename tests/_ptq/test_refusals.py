@@ -104,6 +104,7 @@ class Pair(NamedTuple):
     y: jax.Array
 
 
+@pytest.mark.rare
 def test_a_named_tuple_is_one_input_and_a_python_number_keeps_its_weak_type():
     model = quantize(lambda p, pair: pair.x @ p["w"] + pair.y, {"w": W}, [Pair(X, X)], progress=False)
     assert model.apply(model.params, Pair(X, X)).shape == (4, 16)

@@ -96,6 +96,7 @@ def test_both_parts_of_a_complex_output_count():
     assert model.sqnr(w, x).outputs[0] == pytest.approx(10 * np.log10(signal / noise), abs=1e-3)
 
 
+@pytest.mark.rare
 def test_nan_in_both_outputs_and_random_keys_have_no_noise():
     def function(params, x):
         y = apply(params, x)[0]

@@ -90,6 +90,7 @@ def test_params_alone_of_a_module_without_submodules():
     assert is_right(dml.ptq.quantize(module.apply, params, [x], progress=False), module.apply, variables, x)
 
 
+@pytest.mark.rare
 def test_a_cache_of_linen_is_an_input():
     module = nn.MultiHeadDotProductAttention(num_heads=2, decode=True)
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
