@@ -195,18 +195,13 @@ def of_weights(params: Any) -> dict[str, Any]:
     return {"weights": weights, "bytes": size, "read": size / bytes_per_second(data) * 1e3}
 
 
-HEAD = (
-    "accuracy level",
-    "floats",
-    "ms a token",
-    "onnxruntime",
-    "ratio",
-    "ms a prompt",
-    "onnxruntime",
-    "ratio",
-    "logits, dB",
-    "equal tokens",
-)
+TIMES = "level", "floats", "of a", "jaxdml, ms", "onnxruntime, ms", "ratio"
+AGREEMENT = "level", "floats", "logits, dB", "equal tokens"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def report(results: dict[str, Any]) -> str:
@@ -219,21 +214,23 @@ def report(results: dict[str, Any]) -> str:
         f"{sizes.layers} layers, {results['bytes'] / 1e6:,.0f} MB. "
         f"A prompt of {PROMPT} tokens is read at once, then {TOKENS} tokens are generated one by one. "
         "`jaxdml.onnx.load` and onnxruntime run the same file. "
+        "The level is the files' accuracy level. "
         "Each ratio of times is onnxruntime's time over jaxdml's: above 1, jaxdml is faster. "
         "`python -m benchmarks.decode` writes this page, and says what is compared.",
         "",
-        f"| {' | '.join(HEAD)} |",
-        f"|{' --- |' * len(HEAD)}",
     ]
+    times, agreement = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for level, sides in results["levels"].items():
         for floats in FLOATS:
-            cells, own = [f"{level}", floats], sides[floats]
+            own = sides[floats]
             for kind in ("token", "prompt"):
-                times = own[kind], sides[PEER][kind]
-                cells += [*(f"{ms:,.1f}" for ms in times), f"{times[1] / times[0]:.2f}"]
-            cells += [f"{own['decibels']:.0f}", f"{own['equal tokens']} of {TOKENS + 1}"]
-            lines.append(f"| {' | '.join(cells)} |")
+                ms, of_peer = own[kind], sides[PEER][kind]
+                times.append((f"{level}", floats, kind, f"{ms:,.1f}", f"{of_peer:,.1f}", f"{of_peer / ms:.2f}"))
+            agreement.append((f"{level}", floats, f"{own['decibels']:.0f}", f"{own['equal tokens']} of {TOKENS + 1}"))
     lines += [
+        *_table(TIMES, times),
+        "",
+        *_table(AGREEMENT, agreement),
         "",
         f"The threads read the weights from memory in {results['read']:.1f} ms, once for a token. "
         "The decibels are the ratio of onnxruntime's logits of the prompt to their difference from jaxdml's; "
