@@ -47,7 +47,7 @@ def known_count(sizes: Sequence[Any]) -> int | Array:
     return lax.select(jnp.asarray(rounded < np.float32(2**30)), count, jnp.full_like(count, 2**31 - 1))
 
 
-def _if_possible(result: Array, count: int | Array) -> Array:
+def nan_if_too_many(result: Array, count: int | Array) -> Array:
     """NaN in place of a sum whose count exceeds LARGEST_COUNT and was unknown when the program was checked."""
     if isinstance(count, int):
         return result
@@ -125,7 +125,7 @@ def total(x: Array, axes: Sequence[int]) -> Array:
     has_positive, has_negative = first > 4 * count, (top & np.uint32(1)) == 1
     special = where(has_positive, where(has_negative, NAN, lax.full_like(e, INFINITY, jnp.float32)), -INFINITY)
     result = where(is_finite, result, where(magnitude > INFINITE, NAN, special))
-    return lax.squeeze(_if_possible(result, count), axes)
+    return lax.squeeze(nan_if_too_many(result, count), axes)
 
 
 def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
@@ -143,7 +143,7 @@ def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
         add(lax.convert_element_type((x != x) | (x == infinity), jnp.int32)) > 0 for infinity in (INFINITY, -INFINITY)
     )
     result = with_specials(joined(first, second, k, jnp.broadcast_to(e, x.shape)), has_positive, has_negative)
-    return _if_possible(result, count)
+    return nan_if_too_many(result, count)
 
 
 def windowed(x: Array, params: Any) -> Array:

@@ -11,6 +11,7 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from jaxdml._arithmetic.calls import called_jaxpr
 from jaxdml._exact.interpreter import problems
+from jaxdml.reference import floats
 
 
 @jax.custom_jvp
@@ -47,8 +48,25 @@ def test_one_file_lists_the_primitives():
     assert [path.name for path in files if "custom_vjp_call" in path.read_text(encoding="utf-8")] == ["calls.py"]
 
 
-@pytest.mark.parametrize("scale", [np.float32(1e-40), np.float32(2e-38)])
-def test_a_quantize_reads_inputs_that_are_not_flushed_and_gives_the_same_bits(scale):
+# Operators without float results, whose inputs `exact` does not flush, of x and scales.
+QUANTIZING = {
+    "quantize": lambda x, scale: dml.element_wise_quantize_linear(x, scale, np.uint8(3)),
+    "quantize in blocks": lambda x, scale: dml.quantize(x, scale[None], np.full(1, 3, np.uint8)),
+    "multiply": lambda x, scale: dml.quantized_linear_matrix_multiply(
+        np.ones((1, 2), np.uint8), scale, np.uint8(0), np.ones((2, 2), np.uint8), np.float32(1), np.uint8(0),
+        x[4], np.uint8(3),
+    ),
+    "add": lambda x, scale: dml.element_wise_quantized_linear_add(
+        np.ones(2, np.uint8), scale, np.uint8(0), np.ones(2, np.uint8), x[4], np.uint8(0), np.float32(2e-38),
+        np.uint8(3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUANTIZING)
+@pytest.mark.parametrize("scale", [np.float32(1.1e-38), np.float32(2e-38)])
+def test_operators_without_float_results_flush_their_inputs(name, scale):
+    """Their bits are those of the same call of flushed inputs, which NumPy flushes here."""
     x = np.float32([0, 1e-40, -1e-40, 1.1e-38, 2e-38, np.nan])
-    quantize = lambda x: dml.element_wise_quantize_linear(x, scale, np.uint8(3))  # noqa: E731
-    assert_same_bits(jax.jit(dml.exact(quantize))(x), quantize(x))
+    operator = jax.jit(dml.exact(QUANTIZING[name]))
+    assert_same_bits(operator(x, scale), QUANTIZING[name](floats.flushed(x), floats.flushed(scale)))

@@ -112,6 +112,18 @@ CASES = {  # the function that was quantized, another one, and the lines of the 
         ("they first differ in layer 'first':", "dot_general_1 = dot_general input_0, params/first ",
          "dot_general_1 = dot_general input_0, transpose_1 "),
     ),
+    "results computed in another order": (
+        lambda p, x: (x @ p["first"], x @ p["second"]), lambda p, x: (x @ p["second"], x @ p["first"])[::-1],
+        ("they first differ before layer 'first':", "layer 'first': product", "layer 'second': product"),
+    ),
+    "the same results, returned in another order": (
+        lambda p, x: (x @ p["first"], x @ p["second"]), lambda p, x: (x @ p["first"], x @ p["second"])[::-1],
+        ("they return other values:", "return dot_general_1, dot_general_2", "return dot_general_2, dot_general_1"),
+    ),
+    "params that no result depends on": (
+        lambda p, x: x @ p["first"], lambda p, x: (p["second"] * 2, x @ p["first"])[1],
+        ("they differ in values that no result depends on:", "dot_general_1 = dot_general ", "mul params/second"),
+    ),
     "other captured numbers": (
         with_array(np.arange(8, dtype=np.float32)), with_array(np.ones(8, np.float32)),
         ("they first differ behind layer 'third':", "mul array", "mul array"),

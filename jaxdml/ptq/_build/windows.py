@@ -47,7 +47,7 @@ def summed(builder: Builder, equation: Equation) -> list[Equation]:
     if reader is None or kept is None or not axes or not _divides(builder, reader, count):
         builder.unchanged(equation)
         return []
-    if axes == (len(builder.shape(data)) - 1,):  # of a norm, whose other equations follow: rows are fast to sum
+    if axes == (len(builder.shape(data)) - 1,):  # a norm over channels: its equations work on rows
         builder.layouts.restore(data)
     held = builder.layouts.of(data)
     builder.node(op.MEAN, (held.name,), (total,), {"axes": tuple(sorted(held.places(axes)))}, equation, and_then=reader)

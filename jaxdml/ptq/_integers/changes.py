@@ -127,7 +127,10 @@ def _changed(was: _Side, now: _Side) -> str:
     prints = f"{fingerprint(was.signature)} and {fingerprint(now.signature)}"
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was.steps, now.steps, strict=False)))
     if same == len(was.steps) == len(now.steps):
-        where, shown = "they compute the same of other values", _first_lines(was.signature, now.signature)
+        ends = was.signature[-1], now.signature[-1]
+        returns_others = ends[0] != ends[1]
+        where = "they return other values" if returns_others else "they differ in values that no result depends on"
+        shown = ends if returns_others else _first_lines(was.signature, now.signature)
     else:
         where, shown = _where(was, now, same), _shown(was.steps[same:], now.steps[same:])
         if shown[0] == shown[1]:  # the steps read other values, or values that are computed from params in another way
