@@ -26,13 +26,13 @@ from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
 from jaxdml.errors import FileError, PtqError, PtqFileError, api_boundary, check_regular, file_path, path_of
 from jaxdml.ptq._choose.modes import STATIC, BlockMode, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
-from jaxdml.ptq._integers.changes import as_calibrated
+from jaxdml.ptq._integers.changes import as_calibrated, check_shapes
 from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model, check_apply
 from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, other_params, shapes_of
 
-FORMAT, EARLIER = "jaxdml.ptq 6", ("jaxdml.ptq 5", "jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
+FORMAT, EARLIER = "jaxdml.ptq 7", ("jaxdml.ptq 6", "jaxdml.ptq 5", "jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
 OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # stands for "floats" in files of format 2
 TEXT, FACTOR = "model.json", "factor:"
 LONG_TABLE, RUNS = 2**16, ":runs"
@@ -178,6 +178,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             structs = _tree(skeleton)
             signature, modes = tuple(text["signature"]), _checked_modes(text["modes"])
             numerics = text.get("numerics", DIRECTML)  # models of formats 2 and 3 always have DirectML's formulas
+            if calibrated is not None and not isinstance(shapes, str | dict):  # a digest in formats up to 6
+                raise ValueError("shapes")
             if numerics not in QUANTIZED:
                 raise ValueError("numerics")
     except PtqError:
@@ -193,8 +195,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     if skeleton is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
         raise PtqError(f"params are not those of {path}: {other_params(structs, own)}")
     traced = Traced(apply, own, signature)
-    if calibrated is not None and as_calibrated(traced, calibrated, graph).shapes() != shapes:
-        raise PtqError(f"the shapes or types of values that apply computes differ from those in {path}")
+    if calibrated is not None:
+        check_shapes(path, shapes, as_calibrated(traced, calibrated, graph), graph)
     try:
         return Model(traced, graph, calibrated, modes, floats, numerics, factors, by_xla)
     except DAMAGE as error:

@@ -131,6 +131,10 @@ CASES = {  # the function that was quantized, another one, and the lines of the 
     "another stride": (
         convolved(1), convolved(2), ("they first differ in layer 'first':", "window_strides=(1)", "window_strides=(2)"),
     ),
+    "relu in the body of a scan": (
+        scanned(jnp.tanh), scanned(jax.nn.relu),
+        ("they first differ in layer 'scan_1':", "scan of dot_general + tanh", "scan of dot_general + custom_jvp_call"),
+    ),
     "another body of a scan": (
         scanned(jnp.tanh), scanned(jnp.abs),
         ("they first differ in layer 'scan_1':", "scan of dot_general + tanh", "scan of dot_general + abs"),

@@ -78,7 +78,7 @@ def test_a_file_is_arrays_and_json(path):
         headers = [file.read(name)[:128] for name in file.namelist()]
     assert not [header for header in headers if b"'O'" in header or b"pickle" in header]
     with np.load(path, allow_pickle=False) as arrays:
-        assert json.loads(bytes(arrays["model.json"]))["format"] == "jaxdml.ptq 6"
+        assert json.loads(bytes(arrays["model.json"]))["format"] == "jaxdml.ptq 7"
         assert sum(array.size for array in arrays.values() if array.dtype == np.int8) > 500
 
 
@@ -195,6 +195,8 @@ WRONG = {
     "no modes": lambda arrays: changed(arrays, modes=None),
     "modes of no scan": lambda arrays: changed(arrays, modes={"y": "static"}),
     "unknown numerics": lambda arrays: changed(arrays, numerics="ort"),
+    "no shapes": lambda arrays: changed(arrays, shapes=None),
+    "shapes that are a list": lambda arrays: changed(arrays, shapes=["float32[4]"]),
     "names that are no list": lambda arrays: changed(arrays, floats=["exact", VERSION, "lgamma_1"]),
     "names that are no strings": lambda arrays: changed(arrays, floats=["exact", VERSION, [1]]),
     "an unknown mode": lambda arrays: changed(arrays, modes={"": {"y": "quick"}}),
@@ -223,7 +225,7 @@ def test_a_file_cannot_promise_one_answer(path):
 
 def test_a_file_of_another_version(path):
     np.savez(path, **changed(contents(path), format="jaxdml.ptq 1"))
-    text = r"has the format 'jaxdml.ptq 1', this version reads 'jaxdml.ptq 2' to 'jaxdml.ptq 6'"
+    text = r"has the format 'jaxdml.ptq 1', this version reads 'jaxdml.ptq 2' to 'jaxdml.ptq 7'"
     with pytest.raises(PtqError, match=text):
         load(path, network("plain").apply)
 

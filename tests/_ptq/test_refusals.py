@@ -1,6 +1,9 @@
 """Refusals with messages of their own: arguments that look right, files of other functions, pickles."""
 
+import hashlib
+import json
 import pickle
+import re
 import zipfile
 from typing import NamedTuple
 
@@ -63,11 +66,35 @@ def test_refused(name):
 
 
 def test_a_file_of_a_function_with_another_size(tmp_path):
+    path = tmp_path / "model.npz"
+    save(path, quantize(apply, {"w": W}, [X], progress=False))
+    load(path, apply)
+    text = (
+        "it computes values of other shapes or types than those in PATH; they first differ before layer 'w':\n"
+        "  calibrated  slice: float32[4,4]\n"
+        "  now         slice: float32[4,2]\n"
+        "Pass the function that was quantized, or quantize this one"
+    )
+    with pytest.raises(PtqError, match=re.escape(text.replace("PATH", str(path)))):
+        load(path, another)
+
+
+@pytest.mark.parametrize("digest", ["", "0123456789abcdef"])
+def test_files_of_earlier_formats_have_a_digest_of_shapes(digest, tmp_path):
+    path = tmp_path / "model.npz"
     model = quantize(apply, {"w": W}, [X], progress=False)
-    save(tmp_path / "model.npz", model)
-    load(tmp_path / "model.npz", apply)
-    with pytest.raises(PtqError, match="the shapes or types of values that apply computes differ from those in"):
-        load(tmp_path / "model.npz", another)
+    save(path, model)
+    with np.load(path) as arrays:
+        stored = dict(arrays)
+    text = json.loads(bytes(stored["model.json"]))
+    digest = digest or hashlib.sha256(" ".join(text["shapes"].values()).encode()).hexdigest()[:16]
+    text |= {"format": "jaxdml.ptq 6", "shapes": digest}
+    np.savez(path, **stored | {"model.json": np.frombuffer(json.dumps(text).encode(), np.uint8)})
+    if digest == "0123456789abcdef":
+        with pytest.raises(PtqError, match=r"it computes values of other shapes or types than those in .*npz\nPass"):
+            load(path, apply)
+    else:
+        assert load(path, apply).fingerprint == model.fingerprint
 
 
 def test_a_file_that_unfolds_to_more_than_it_is(tmp_path):

@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile, zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,14 @@ from jaxdml._graph.report import counted
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._trace.equations import PRODUCT_PRIMITIVES, Program
-from jaxdml.ptq._trace.signature import fingerprint
+from jaxdml.ptq._trace.signature import digest, fingerprint
 from jaxdml.ptq._trace.traced import Traced
 
 MOST_STEPS = 5  # that the error shows of each side
 LONGEST = 160  # characters of a step
 EQUATION = re.compile(
-    r"(?P<outputs>.+?)(?:: (?P<sizes>\S+(?:, \S+)*))? = (?P<name>\S+) (?P<inputs>[^\[]*?)(?: \[(?P<params>.*)\])?"
+    r"(?P<outputs>.+?)(?:: (?P<sizes>\S+(?:, \S+)*))? = (?P<name>\S+) (?P<inputs>[^\[]*?)(?: \[(?P<params>.*)\])?",
+    re.DOTALL,  # JAX writes the functions of custom_jvp, which may be in a loop, on lines of their own
 )
 WORDS = {"conv_general_dilated": "convolution", "dot_general": "product", "convert_element_type": "cast"}
 NUMBER = re.compile(r"-?(?:\d|inf|nan|True|False)")
@@ -43,6 +45,36 @@ def as_calibrated(traced: Traced, inputs: tuple[Any, ...], graph: Graph) -> Prog
     if was and was != now:
         raise PtqError(_changed(_Side(was, graph), _Side(now, build(program).graph())))
     return program
+
+
+def check_shapes(path: Path, was: Mapping[str, str] | str, program: Program, graph: Graph) -> None:
+    """Checks that a function of the same equations computes values of the same shapes and types.
+
+    Args:
+      path: the file that has the quantized graph.
+      was: the shapes and types in the file, `Program.shapes`; in files of the formats up to 6, a digest of them.
+      program: the function, traced for the inputs with which it was quantized.
+      graph: the quantized graph, whose nodes have the names of the layers.
+
+    Raises:
+      PtqError: if a shape or a type differs.
+    """
+    now, where, shown = program.shapes(), "", ""
+    if isinstance(was, str):
+        if was == digest(" ".join(now.values()).encode()):
+            return
+    else:
+        side = _Side(program.signature(), graph)  # has the sizes of params and captured arrays
+        outputs = ((place, name) for place, line in enumerate(side.lines) for name in _outputs(line))
+        place, name = next(((place, name) for place, name in outputs if was.get(name) != now[name]), (0, ""))
+        if not name:
+            return
+        where, what = f"; {_where(side, side, place)}", side.steps[place].text
+        shown = f":\n  calibrated  {what}: {was.get(name)}\n  now         {what}: {now[name]}"
+    raise PtqError(
+        f"apply is not the function that was quantized: it computes values of other shapes or types than those in "
+        f"{path}{where}{shown}\nPass the function that was quantized, or quantize this one"
+    )
 
 
 class _Step(NamedTuple):
@@ -120,6 +152,12 @@ class _Side:
         of = counted(inner) or ("two values" if texts == ["", ""] else "")
         self._made |= {each: f"step {len(self.steps)} {place}" for place, each in enumerate(outputs)}
         yield _Step(layer, " ".join(filter(None, (WORDS.get(name, name), of and f"of {of}", *texts))), details, reads)
+
+
+def _outputs(line: str) -> list[str]:
+    """The names of the values that an equation of the signature computes."""
+    equation = EQUATION.fullmatch(line)
+    return equation["outputs"].split(", ") if equation else []
 
 
 def _changed(was: _Side, now: _Side) -> str:

@@ -131,9 +131,9 @@ class Program:
             lines.append(f"{', '.join(equation.outputs)}{sizes} = {equation.name} {names}{equation.params_text}")
         return (*lines, f"return {', '.join(map(self._text, self.outputs))}")
 
-    def shapes(self) -> str:
-        """A digest of the shapes and types of all values; it may differ between functions with equal signatures."""
-        return digest(" ".join(aval.str_short() for aval in self.avals.values()).encode())
+    def shapes(self) -> dict[str, str]:
+        """The shapes and types of all values; they may differ between functions with equal signatures."""
+        return {name: aval.str_short() for name, aval in self.avals.items()}
 
     def _text(self, name: str) -> str:
         """The name of a value; if the value is a literal, "=" and the constant follow."""
