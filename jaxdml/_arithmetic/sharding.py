@@ -1,6 +1,11 @@
 """The shardings that results need on explicit mesh axes, and that convolutions need on automatic mesh axes."""
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -52,3 +57,23 @@ def replicated_in_space(x: Array, *dimensions: int) -> Array:
         return x
     spec = [None if axis in dimensions else PartitionSpec.UNCONSTRAINED for axis in range(x.ndim)]
     return lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+def on_mesh_of(arrays: Iterable[Any]) -> AbstractContextManager[Any]:
+    """Sets the mesh on whose explicit axes arrays lie.
+
+    Without it, JAX forgets the sharding of arrays that equations without operands make, and cannot run these equations
+    one by one, because it does not know their devices.
+    """
+    arrays = [x for x in arrays if isinstance(x, jax.Array)]
+    meshes = (jax.typeof(x).sharding.mesh for x in arrays)
+    mesh = next((each for each in meshes if AxisType.Explicit in each.axis_types), None)
+    if mesh is None:
+        return nullcontext()
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        return jax.sharding.use_abstract_mesh(mesh)  # the compiled function takes the devices from its arguments
+    on_devices = (x for x in arrays if not isinstance(x, jax.core.Tracer) and jax.typeof(x).sharding.mesh == mesh)
+    try:
+        return next((jax.set_mesh(x.sharding.mesh) for x in on_devices), nullcontext())
+    except ValueError:  # not allowed inside vmap and grad
+        return nullcontext()

@@ -9,6 +9,7 @@ import jax
 from jax.extend import source_info_util
 
 from jaxdml._arithmetic.one_operation import as_one_operation
+from jaxdml._arithmetic.sharding import on_mesh_of
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.interpreter import PRODUCTS, Problem, evaluate, problems
 from jaxdml.errors import ExactError, api_boundary, in_other_byte_order
@@ -116,6 +117,7 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
         def _derivative(primals: Any, tangents: Any) -> Any:
             return computed(*primals), jax.jvp(by_xla, primals, tangents)[1]
 
-        return computed(list(captured.values()), *arrays.values())
+        with on_mesh_of((*closed.consts, *arrays.values())):
+            return computed(list(captured.values()), *arrays.values())
 
     return call

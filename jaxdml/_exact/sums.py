@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.sharding import out_sharding, replicated_along
 from jaxdml._arithmetic.windows import parts
 from jaxdml._exact.arithmetic import added
 from jaxdml._exact.pairs import INFINITY, NAN, bits, nearest, power_of_two, where
@@ -148,6 +149,9 @@ def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
 
 def windowed(x: Array, params: Any) -> Array:
     """Sums over windows, one addition at a time: along the first axis first, in order of increasing index."""
+    sharding = out_sharding(*((x, axis) for axis in range(x.ndim)))
+    for axis, size in enumerate(params["window_dimensions"]):
+        x = replicated_along(x, axis) if size > 1 else x
     padding = [
         (low, high, gap - 1) for (low, high), gap in zip(params["padding"], params["base_dilation"], strict=True)
     ]
@@ -156,4 +160,4 @@ def windowed(x: Array, params: Any) -> Array:
     for axis, (size, stride, dilation) in enumerate(windows):
         first, *rest = parts(x, axis, size, stride, dilation)
         x = functools.reduce(added, rest, first)
-    return x
+    return x if sharding is None else jax.sharding.reshard(x, sharding)

@@ -47,3 +47,19 @@ spread = jax.shard_map(dml.exact(of_rows), mesh=mesh, in_specs=P(("x", "y")), ou
 parts = [jax.jit(dml.exact(of_rows))(part) for part in jnp.split(X, 8)]
 assert_all_same(jax.jit(spread)(X), jax.tree.map(lambda *each: jnp.concatenate(each), *parts))
 print("ok functions that are traced again")
+
+explicit = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+check("explicit axes without a mesh that is set", f, explicit, P("x"))
+
+
+def of_batches(x):
+    """An iota of its own sharding, a scatter into new zeros, and windows over the sharded axis."""
+    windows = lax.reduce_window(x, 0.0, lax.add, (4, 1, 1), (1, 1, 1), "SAME")
+    return {"places": jnp.argsort(x, -1), "added": x.at[..., jnp.array([1, 1])].add(x[..., :2]), "windows": windows}
+
+
+x = jax.device_put(X, NamedSharding(explicit, P("x")))
+eager = dml.exact(of_batches)(x)
+assert all(len(y.sharding.device_set) == 8 for y in eager.values())
+assert_all_same(eager, jax.jit(dml.exact(of_batches))(X))
+print("ok eager on explicit axes")

@@ -1,5 +1,6 @@
 """What functions do inside: close over traced values, call others, use empty arrays, partition, and fail with NaN."""
 
+import contextlib
 import functools
 import warnings
 
@@ -142,19 +143,34 @@ def test_windows_and_orders_of_symbolic_sizes(function):
     assert_same_bits(jax.export.export(exact)(struct).call(x), exact(x))
 
 
-@pytest.mark.parametrize("name", ["top_k", "add", "max"])
-def test_explicit_mesh_axes(name):
+@pytest.mark.parametrize("is_set", rest_rarely([False, True], 1))
+@pytest.mark.parametrize("name", ["top_k", "add", "max", "windows"])
+def test_explicit_mesh_axes(name, is_set):
+    """With and without a mesh that is set. on_eight_devices.py compares the bits."""
     at = jnp.array([1, 1])
     function = {
         "top_k": lambda x: lax.top_k(x, 2)[0],
-        "add": lambda x: x.at[:, at].add(2.0),
-        "max": lambda x: x.at[:, at].max(2.0),
+        "add": lambda x: x.at[:, at].add(x[:, :2]),
+        "max": lambda x: x.at[:, at].max(x[:, :2]),
+        "windows": lambda x: lax.reduce_window(x, 0.0, lax.add, (4, 1), (1, 1), "SAME"),  # padded to an odd size
     }[name]
     mesh = jax.sharding.AbstractMesh((2,), ("rows",), axis_types=(AxisType.Explicit,))
     struct = jax.ShapeDtypeStruct((4, 20), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("rows", None)))
-    with jax.sharding.use_abstract_mesh(mesh):
+    with jax.sharding.use_abstract_mesh(mesh) if is_set else contextlib.nullcontext():
         got, want = (jax.eval_shape(f, struct) for f in (dml.exact(function), function))
     assert (got.shape, got.sharding) == (want.shape, want.sharding)
+
+
+def test_vmap_on_explicit_mesh_axes_without_a_mesh_that_is_set():
+    mesh = jax.sharding.AbstractMesh((2,), ("rows",), axis_types=(AxisType.Explicit,))
+    struct = jax.ShapeDtypeStruct((4, 20), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("rows", None)))
+    got = jax.eval_shape(jax.vmap(dml.exact(jax.nn.softmax)), struct)
+    assert (got.shape, got.sharding) == (struct.shape, struct.sharding)
+    alone = jax.make_mesh((1,), ("rows",), axis_types=(AxisType.Explicit,))
+    x = jax.device_put(X, NamedSharding(alone, PartitionSpec("rows")))
+    assert_same_bits(
+        jax.vmap(lambda y: dml.exact(lambda x: jnp.sin(x + y))(x))(X[:2]), dml.exact(jnp.sin)(X + X[:2, None])
+    )
 
 
 REMEDIES = {  # jax 0.11 computes log2 from log
