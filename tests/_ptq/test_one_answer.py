@@ -58,7 +58,7 @@ WITH_DEFAULT_INTEGERS = ("tied embeddings",)  # jnp.arange makes int64 under x64
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("products", ["static", "dynamic"])
+@pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.oldest)])
 @pytest.mark.parametrize("name", ONE_ANSWER)
 def test_a_network_has_one_answer_in_every_mode(name, products):
     model = quantized(name, products=products, floats="exact")
