@@ -38,8 +38,8 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
     Raises:
       ExactError: if f is not callable, products is neither "refuse" nor "xla", or XLA_FLAGS turns fast math on. A call
         of the returned function raises it, before anything runs, if f computes in float64, if f uses a primitive
-        without a rule, if a sum has more than 2**26 addends, if the number of factors of a product is unknown, or if an
-        array has the byte order of other machines.
+        without a rule, if a sum has more than 2**26 addends, if the number of factors of a product or the size of the
+        windows of a sum is unknown, or if an array has the byte order of other machines.
 
     Source: DirectX's floating-point rules, for subnormals,
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules

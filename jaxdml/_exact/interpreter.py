@@ -27,7 +27,7 @@ from jaxdml._exact.rules import (
     widened_on_cuda,
 )
 from jaxdml._exact.scatters import updates_of_an_element
-from jaxdml._exact.sums import LARGEST_COUNT, count_of
+from jaxdml._exact.sums import LARGEST_COUNT, count_of, span_of_windows
 
 Array = jax.Array
 TOP_OF_NEGATION = Operation("top_k_of_negation")
@@ -41,7 +41,8 @@ COUNTS: Mapping[str, Callable[[Any], Any]] = {
         ("scatter-add", "scatter-sub"),
         lambda eqn: updates_of_an_element(eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]),
     ),
-}  # the maximum number of addends of the equation's sums, or of factors of its products
+    "reduce_window_sum": lambda eqn: span_of_windows(eqn.params),
+}  # the maximum number of addends of the equation's sums, or of factors of its products, or of elements under a window
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated", "ragged_dot_general"))
 OF_VMAP = "for the axis of a vmap, exact(jax.vmap(f, axis_name=...)) also works"
 OUTSIDE = f"outside of shard_map and vmap; the array may still be sharded along that axis; {OF_VMAP}"
@@ -61,6 +62,20 @@ REMEDIES = {
         f"call it on the arguments or results of the function that exact returned; {OF_VMAP}",
     ),
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
+}
+REMEDIES_OF_SYMBOLS = {  # for counts that are symbolic, but must be known
+    **dict.fromkeys(
+        ("reduce_prod", "cumprod"),
+        (
+            "a product of {} factors",
+            "export the function with a number, not a symbol, as the size of a multiplied axis",
+        ),
+    ),
+    "reduce_window_sum": (
+        "a sum over windows of {} elements",
+        "export the function with numbers, not symbols, as the sizes and dilations of windows, or write jnp.sum over "
+        "an axis that a window covers",
+    ),
 }
 GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact_rules.md lists"
 COMPLEX = "complex numbers have no rules; compute it outside of exact"
@@ -165,11 +180,9 @@ def _varies(name: str, params: Mapping[str, Any], dtypes: Sequence[Any], has_flo
 
 
 def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str] | None:
-    if name in ("reduce_prod", "cumprod"):
-        if isinstance(count, int):
-            return None
-        remedy = "export the function with a number, not a symbol, as the size of a multiplied axis"
-        return "count", f"a product of {count} factors", remedy
+    if name in REMEDIES_OF_SYMBOLS:
+        what, remedy = REMEDIES_OF_SYMBOLS[name]
+        return None if isinstance(count, int) else ("count", what.format(count), remedy)
     if isinstance(count, int) and count > LARGEST_COUNT:
         return "count", f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
     return None

@@ -270,8 +270,11 @@ RULES: Mapping[str, Rule] = {
     "scatter-sub": scattered(scatters.subtracted),
     "scatter-max": scattered(scatters.largest),
     "scatter-min": scattered(scatters.smallest),
-    **dict.fromkeys(("reduce_max", "pmax", "cummax", "reduce_window_max"), ordered(order.largest)),
-    **dict.fromkeys(("reduce_min", "pmin", "cummin", "reduce_window_min"), ordered(order.smallest)),
+    **dict.fromkeys(("reduce_max", "cummax", "reduce_window_max"), ordered(order.largest)),
+    **dict.fromkeys(("reduce_min", "cummin", "reduce_window_min"), ordered(order.smallest)),
+    # pmax and pmin themselves cannot be exported with a symbolic size.
+    "pmax": reduced(lambda x, params: order.largest(x, lambda keys: lax.reduce_max(keys, params["axes"]))),
+    "pmin": reduced(lambda x, params: order.smallest(x, lambda keys: lax.reduce_min(keys, params["axes"]))),
     "argmax": ordered(functools.partial(order.place, nan=order.GREATEST)),
     "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
     "dot_general": outer_product,  # others are sums of products, which have no rule

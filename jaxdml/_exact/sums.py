@@ -38,6 +38,12 @@ def count_of(shape: Sequence[Any], axes: Sequence[int]) -> Any:
     return math.prod(shape[axis] for axis in axes)
 
 
+def span_of_windows(params: Any) -> Any:
+    """The number of elements from the first to the last under a window; symbolic if a size or dilation is."""
+    windows = zip(params["window_dimensions"], params["window_dilation"], strict=True)
+    return math.prod(1 + (size - 1) * dilation for size, dilation in windows)
+
+
 def known_count(sizes: Sequence[Any]) -> int | Array:
     """The product of sizes; if one is symbolic, a scalar of the program, at most the largest int32."""
     if all(isinstance(size, int) for size in sizes):

@@ -129,6 +129,20 @@ def test_axes_that_are_numbers(name):
         jax.vmap(f("i", 0), axis_name="i")(X)
 
 
+@pytest.mark.parametrize("name", ["psum", "pmean", "pmax", "pmin"])
+def test_the_axis_of_a_vmap_may_have_a_symbolic_size(name):
+    """JAX itself cannot trace lax.pmean then."""
+
+    def f(x):
+        reduce = (lambda x, name: lax.psum(x, name) / size) if name == "pmean" else REDUCTIONS[name][0]
+        size = x.shape[0]
+        return jax.vmap(lambda x: reduce(x, "i"), axis_name="i", out_axes=None)(x)
+
+    struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 4, 3"), jnp.float32)
+    got = jax.export.export(jax.jit(dml.exact(f)))(struct).call(X)
+    assert_same_bits(got, expected((0,))[name])
+
+
 def test_too_many_addends_are_an_error():
     with pytest.raises(dml.ExactError, match=r"a sum of more than 67,108,864 addends .*: sum parts"):
         jax.eval_shape(dml.exact(lambda x: lax.psum(x, 0)), jax.ShapeDtypeStruct((2**26 + 1,), jnp.float32))

@@ -17,6 +17,7 @@ from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 
 X = np.float32([0.5, -2, 3])
+(SIZE,) = jax.export.symbolic_shape("n")
 
 
 @pytest.mark.parametrize("transform", rest_rarely([lambda f: f, jax.jit, jax.checkpoint], 1))
@@ -141,6 +142,20 @@ def test_windows_and_orders_of_symbolic_sizes(function):
     struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("2, n", constraints=["n >= 3"]), jnp.float32)
     x = np.random.default_rng(0).standard_normal((2, 7), np.float32)
     assert_same_bits(jax.export.export(exact)(struct).call(x), exact(x))
+
+
+@pytest.mark.parametrize("options", [
+    {"window_dimensions": (1, SIZE), "window_strides": (1, 1), "padding": "VALID"},
+    {"window_dimensions": (1, 3), "window_strides": (1, 1), "padding": "SAME", "window_dilation": (1, SIZE)},
+])  # fmt: skip
+def test_sums_over_windows_of_symbolic_sizes_are_refused_with_a_remedy(options):
+    struct, x = jax.ShapeDtypeStruct((2, SIZE), jnp.float32), np.arange(14, dtype=np.float32).reshape(2, 7)
+    with pytest.raises(
+        dml.ExactError, match=r"a sum over windows of .*n.* elements .*: export .* or write jnp.sum ove"
+    ):
+        jax.export.export(jax.jit(dml.exact(lambda x: lax.reduce_window(x, 0.0, lax.add, **options))))(struct)
+    remedy = jax.jit(dml.exact(lambda x: jnp.sum(x, 1, keepdims=True)))
+    assert_same_bits(jax.export.export(remedy)(struct).call(x), x.sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize("is_set", rest_rarely([False, True], 1))
