@@ -44,8 +44,8 @@ class Row:
       types: the allowed types of each input; None, or a missing entry, allows any type.
       function: computes the operator.
       numerics: the row is used only if `load`'s `numerics` has this value; None: it is always used.
-      mode: the row is used only if the node's attribute `mode` has this value; None: it is used if no other row has the
-        node's mode.
+      mode: the row is used only if the node's attribute `mode` or `reduction` has this value; None: it is used if no
+        other row has the node's value.
       options: converts the node's attributes to keyword arguments of the function; None: no conversion is needed.
       facts: fields of the graph's `Operator`, other than the name and the function.
     """
@@ -133,7 +133,7 @@ def operator[F: Callable[..., Any]](
 
 
 def find(domain: str, name: str, opset: int, numerics: str, mode: str | None = None) -> Row | None:
-    """The row for an operator at an opset and the node's attribute `mode`; None if the table has no such row."""
+    """The row for an operator at an opset and the node's mode; None if the table has no such row."""
     found = [
         row
         for row in ROWS.get((domain, name), ())

@@ -8,6 +8,7 @@ import pytest
 import jaxdml as dml
 from _onnx.backend_nodes import Prepared, all_cases, operators_of, reason
 from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 from jaxdml._exact.interpreter import problems
 from jaxdml._graph.floats import by_xla
 from jaxdml._graph.graph import CONVERSIONS
@@ -198,6 +199,40 @@ def test_comparisons_of_doubles_give_no_double(compare):
         assert "exp" not in named
 
 
+UPDATES = np.float32([1e8, 1, -1e8, 3, 0.1, 7, 1e-45, np.nan])
+PLACES = np.array([0, 0, 0, 2, 2, 1, 3, 4])
+COMBINED = {
+    "add": float_sums.scatter_add(np.float32([1, -0.0, 2, -2, 0]), PLACES, UPDATES),
+    "max": np.float32([1e8, 7, 3, 0, np.nan]),
+    "min": np.float32([-1e8, -0.0, 0.1, -2, np.nan]),
+}
+
+
+@pytest.mark.parametrize("reduction", COMBINED)
+@pytest.mark.parametrize("operator", rest_rarely(["ScatterElements", "ScatterND"], 1))
+def test_updates_of_one_element_have_one_answer(operator, reduction):
+    """Whether the file or the caller gives the arrays; NumPy's sums of constants depend on the order."""
+    x = np.float32([1, -0.0, 2, -2, 0])
+    places = PLACES if operator == "ScatterElements" else PLACES[:, None]
+    given = {"x": x, "places": places, "updates": UPDATES}
+    node = onnx.helper.make_node(operator, list(given), ["y"], reduction=reduction)
+    arrays = [onnx.numpy_helper.from_array(value, name) for name, value in given.items()]
+    for constants, inputs in ((arrays, ()), ([], arrays)):
+        values = [onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in inputs]
+        y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [5])
+        graph = onnx.helper.make_graph([node], "scatter", values, [y], constants)
+        model = dml.onnx.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)]))
+        assert model.by_xla == ()
+        got = jax.jit(model.apply)(model.params, *(given[each.name] for each in inputs))["y"]
+        assert_same_bits(got, COMBINED[reduction])
+
+
+def test_products_of_updates_have_no_rule():
+    nodes = "i = Constant <value = int64[3, 8] {0}> ()\n y = ScatterElements <reduction = REDUCTION> (f, i, f)"
+    (named,) = model_of(nodes.replace("REDUCTION", '"mul"').replace("{0}", "{" + "0, " * 23 + "0}")).by_xla
+    assert "scatter" in named
+
+
 def test_wrong_floats():
     with pytest.raises(DescError, match="floats is 'half', expected 'exact' or 'xla'"):
         model_of("y = Exp (f)", floats="half")
@@ -234,7 +269,7 @@ def test_each_case_of_onnx_that_computes_on_float64_is_named():
 def test_the_table_says_which_operators_have_no_rule(part):
     """Each of ONNX's own cases: if a program has a primitive without a rule, the model names its node.
 
-    Scatter and Einsum are always named, although some have no product and no reduction.
+    Einsum is always named, although some have no product.
     """
     wrong = {}
     for case in all_cases()[part::8]:

@@ -162,8 +162,9 @@ def domain_of(proto: Any) -> str:
 
 
 def _mode(proto: onnx.NodeProto) -> str | None:
-    """A node's attribute `mode`, which selects among an operator's rows; None if the node has no such attribute."""
-    return next((a.s.decode(errors="replace") for a in proto.attribute if a.name == "mode" and a.s), None)
+    """The attribute that selects among an operator's rows: `mode`, or `reduction`; None if the node has none."""
+    names = ("mode", "reduction")
+    return next((a.s.decode(errors="replace") for a in proto.attribute if a.name in names and a.s), None)
 
 
 def _opset_problem(domain: str, opset: int | None) -> str | None:

@@ -4,6 +4,7 @@ Negative indices count from the end. JAX cannot raise for an index out of bounds
 it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,6 +18,17 @@ from jaxdml.onnx._table import BOOL, INDEX, operator
 _FAR = 2**31 - 1  # exporters write this, or a larger number, for the end of a dimension
 _INDICES = (None, INDEX)
 _UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def _combines[F: Callable[..., Any]](name: str) -> Callable[[F], F]:
+    """Adds the rows of a scatter for its reductions, in which NumPy's sums and zeros have other bits than the rules."""
+
+    def decorate(function: F) -> F:
+        for reduction in _UFUNCS:
+            operator(name, since=16, mode=reduction, types=_INDICES, has_rule=reduction != "mul")(function)
+        return function
+
+    return decorate
 
 
 @operator("Slice", types=(None, *(INDEX,) * 4), is_exact=True, kind="mover", known=(1, 2, 3, 4))
@@ -78,7 +90,8 @@ def scatter_elements_without_reduction(data: Any, indices: Any, updates: Any, *,
     return scatter_elements(data, indices, updates, axis=axis)
 
 
-@operator("ScatterElements", since=16, types=_INDICES, is_exact=True, has_rule=False)
+@_combines("ScatterElements")
+@operator("ScatterElements", since=16, types=_INDICES, is_exact=True)
 def scatter_elements(data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
     """Writes updates at the indices along an axis, or combines the updates with the elements at the indices."""
     axis, xp = axis_of(axis, data.ndim), namespace(data, indices, updates)
@@ -93,7 +106,8 @@ def scatter_nd_without_reduction(data: Any, indices: Any, updates: Any) -> Any:
     return scatter_nd(data, indices, updates)
 
 
-@operator("ScatterND", since=16, types=_INDICES, is_exact=True, has_rule=False)
+@_combines("ScatterND")
+@operator("ScatterND", since=16, types=_INDICES, is_exact=True)
 def scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     """Writes updates at the index tuples, or combines the updates with the elements at the tuples."""
     return _written(data, _columns(namespace(data, indices, updates), indices), updates, reduction)
