@@ -1,12 +1,14 @@
 """`jaxdml.exact`: a function whose results have the same bits everywhere."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 from jax.extend import source_info_util
+from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxdml._arithmetic.one_operation import as_one_operation
 from jaxdml._arithmetic.sharding import on_mesh_of
@@ -39,7 +41,8 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
       ExactError: if f is not callable, products is neither "refuse" nor "xla", or XLA_FLAGS turns fast math on. A call
         of the returned function raises it, before anything runs, if f computes in float64, if f uses a primitive
         without a rule, if a sum has more than 2**26 addends, if the number of factors of a product or the size of the
-        windows of a sum is unknown, or if an array has the byte order of other machines.
+        windows of a sum is unknown, if JAX cannot trace f with a symbolic size, or if an array has the byte order of
+        other machines.
 
     Source: DirectX's floating-point rules, for subnormals,
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
@@ -74,6 +77,19 @@ def _is_array(x: Any) -> bool:
     return hasattr(x, "dtype")  # Python numbers have none
 
 
+@contextlib.contextmanager
+def _symbols_in_words() -> Iterator[None]:
+    """Adds a remedy where JAX cannot trace a function with a symbolic size."""
+    try:
+        yield
+    except InconclusiveDimensionOperation as error:
+        what = str(error).partition("\n")[0].rstrip(".")
+        remedy = (
+            "export it with a number as this size; in place of lax.pmean over the axis of a vmap, write lax.psum / n"
+        )
+        raise ExactError(f"exact: JAX cannot trace the function: {what}: {remedy}, where n is the size") from error
+
+
 def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Callable[P, R]:
     """f evaluated by the rules, after `check` has been called with its jaxpr. XLA computes equations without a rule."""
 
@@ -92,12 +108,13 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
             args, kwargs = jax.tree.unflatten(structure, every)
             return f(*args, **kwargs)
 
-        if len(arrays) == len(leaves):
-            # f is traced without `flat`, so that JAX's errors name f. The partial is a new object in each call, so that
-            # JAX does not reuse a cached trace.
-            closed, shapes = jax.make_jaxpr(functools.partial(f), return_shape=True)(*args, **kwargs)
-        else:
-            closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays.values())
+        with _symbols_in_words():
+            if len(arrays) == len(leaves):
+                # f is traced without `flat`, so that JAX's errors name f. The partial is a new object in each call, so
+                # that JAX does not reuse a cached trace.
+                closed, shapes = jax.make_jaxpr(functools.partial(f), return_shape=True)(*args, **kwargs)
+            else:
+                closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays.values())
         check(closed.jaxpr)
         # What f closes over may be traced, for example by grad; then it is an operand of the custom derivative.
         captured = {place: x for place, x in enumerate(closed.consts) if isinstance(x, jax.core.Tracer)}
