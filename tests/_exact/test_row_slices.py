@@ -99,6 +99,30 @@ def test_gates_have_the_bits_of_the_reference_in_every_mode():
         jax.tree.map(assert_same_bits, tuple(map(np.asarray, got)), wanted)
 
 
+def of_overlapping_parts(x):
+    y = jnp.tanh(x)
+    return jnp.exp(y[:, :40]) * jnp.exp(y[:, 3:43])
+
+
+def of_sorted_parts(x):
+    up, gate = jnp.split(jnp.tanh(x), 2, -1)
+    return jnp.sort(up), jnp.sort(gate)
+
+
+def of_parts_and_all(x):
+    y = jnp.tanh(x)
+    return jnp.exp(y[:, :40]), jnp.sort(y)
+
+
+@pytest.mark.parametrize(
+    ("f", "count"), [(of_overlapping_parts, 2), (of_sorted_parts, 1), (of_parts_and_all, 2)], ids=lambda x: str(x)[:30]
+)
+def test_a_function_is_computed_once_unless_only_its_parts_are_read(f, count):
+    x = array(9, 80)
+    assert native_calls(dml.exact(f), x) == ["rows"] * count
+    assert_bits_of_xla(dml.exact(f), x)
+
+
 # Several results -----------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +179,12 @@ def test_transposes_that_undo_each_other_are_removed():
     assert native_calls(f, x) == ["rows"]
     assert " transpose(" not in jax.jit(f).lower(x).compile().as_text()
     assert_bits_of_xla(f, x)
+
+
+def test_a_function_of_a_transposed_array_stays_in_the_program_that_reads_it():
+    f = dml.exact(lambda x: jax.nn.softmax(x.T * 2, -1))
+    assert native_calls(f, array(40, 30)) == ["rows"]
+    assert_bits_of_xla(f, array(40, 30))
 
 
 def test_few_elements_run_natively_if_many_functions_read_them():

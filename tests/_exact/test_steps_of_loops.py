@@ -113,6 +113,13 @@ def test_a_step_outside_of_a_loop_is_one_native_call():
     assert len(re.findall(r" slice\(", hlo)) == 0
 
 
+def test_large_products_are_calls_of_their_own():
+    f = dml.exact(lambda weights, h: jnp.tanh(product(h, weights)))
+    weights = weights_of(16)
+    same_bits(f, weights, array(2048, UNITS), calls=["steps"])
+    same_bits(f, weights, array(2049, UNITS), calls=["quantized", "matmul", "rows"])
+
+
 def test_a_loop_under_vmap_and_exported():
     step, weights = LSTM
     f = looped(step)
