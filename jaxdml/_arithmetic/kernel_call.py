@@ -5,8 +5,9 @@ in programs that XLA partitions for a mesh, and in programs from `jax.export`, w
 vmap, every operand gets a leading dimension, of size 1 if the operand is not mapped.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jaxdml._arithmetic.kernel_library import library
+from jaxdml._arithmetic.kernel_library import library, use_kernels
 from jaxdml._arithmetic.native_call import Result
 from jaxdml._arithmetic.one_operation import as_one_operation
 
@@ -54,6 +55,8 @@ class Spec(NamedTuple):
       function: the JAX function that the kernel replaces.
       tree: the pytree structure of the arguments, whose leaves are the operands.
       mapped: which operands each vmap maps, the outermost vmap first.
+      is_joined: whether the kernel runs only where another kernel computes this call along with others; elsewhere, XLA
+        computes the function.
     """
 
     kernel: Kernel
@@ -61,6 +64,7 @@ class Spec(NamedTuple):
     tree: Any
     statics: tuple[tuple[str, Any], ...]
     mapped: tuple[tuple[bool, ...], ...] = ()
+    is_joined: bool = False
 
     def call(self, *arguments: Any) -> Any:
         """The results of the same call for other arguments of the same shapes."""
@@ -76,6 +80,9 @@ class Spec(NamedTuple):
         return function(*leaves)
 
     def native(self, *leaves: Array) -> list[Array]:
+        if self.is_joined:
+            with use_kernels("xla"):
+                return self.on_xla(*leaves)
         arguments = jax.tree.unflatten(self.tree, leaves)
         return jax.tree.leaves(self.kernel.native(*arguments, leading=len(self.mapped), **dict(self.statics)))
 
@@ -111,7 +118,18 @@ def with_kernel[**P, R](kernel: Kernel) -> Callable[[Callable[P, R]], Callable[P
 def call(kernel: Kernel, function: Callable[..., Any], *arguments: Any, **statics: Any) -> Any:
     """function(*arguments, **statics), computed by the kernel where the lowering allows that."""
     leaves, tree = jax.tree.flatten(arguments)
-    return Spec(kernel, function, tree, tuple(sorted(statics.items()))).call(*leaves)
+    spec = Spec(kernel, function, tree, tuple(sorted(statics.items())), is_joined=_are_joined.value)
+    return spec.call(*leaves)
+
+
+@contextlib.contextmanager
+def joined_kernels() -> Iterator[None]:
+    """A context in which XLA computes calls of kernels, but another kernel may compute them along with others."""
+    with _are_joined(True):
+        yield
+
+
+_are_joined = jax.make_user_context(default_value=False)
 
 
 def spec_of(primitive: Any, params: Mapping[str, Any]) -> Spec | None:

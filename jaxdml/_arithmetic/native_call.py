@@ -22,7 +22,7 @@ def is_at_most_two_bytes(dtype: Any) -> bool:
 
 
 def library_call(
-    name: str, leading: int, result: Result, operands: Sequence[Array], *, overwritten: int | None = None,
+    name: str, leading: int, result: Result, operands: Sequence[Array], /, *, overwritten: int | None = None,
     **attributes: Any,
 ) -> Array:  # fmt: skip
     """The result of the library's function `name`. Leading dimensions of size 1 broadcast.
@@ -34,7 +34,7 @@ def library_call(
 
 
 def library_calls(
-    name: str, leading: int, results: Sequence[Result], operands: Sequence[Array], overwritten: int | None = None,
+    name: str, leading: int, results: Sequence[Result], operands: Sequence[Array], /, overwritten: int | None = None,
     **attributes: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
     """As `library_call`, for a function with several results, of which the first may be written over an operand."""

@@ -25,8 +25,9 @@ class Chain(NamedTuple):
 
     Attributes:
       first: the call of the first product, which is of floats.
-      program: the program on rows; the first product is its operand `place`, and views have the product's rank.
-      place: the place of the first product among the operands of the program.
+      program: the program on rows, with one result; the first product is its array `place`, and views have the
+        product's rank.
+      place: the place of the first product among the arrays of the program.
       quantizer: the call that quantizes the results of the program.
       second: the call of the second product.
     """
@@ -67,7 +68,7 @@ def _run(
 ) -> Array:  # fmt: skip
     a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias = first
     by_scale, by_zero_point = by or (None, None)
-    program, ranks = chain.program, len(chain.program.view)
+    program, ranks = chain.program, len(chain.program.results[0].view)
     quantized_dtype = dict(chain.quantizer.statics).get("output_dtype", np.uint8)
     views = [view for place, view in enumerate(program.views) if place != chain.place]
 
@@ -92,15 +93,14 @@ def _run(
         operands,
         b_is_packed=isinstance(b, Prepared),
         c_is_packed=isinstance(second.b, Prepared),
-        columns=np.int64(program.view[-1]),
         is_by_rows=not by,
         place=np.int64(chain.place),
-        program=np.asarray(program.numbers, np.int64),
+        **program.attributes,
     )
 
 
 def _result(first: Any, others: Any, by: Any, second: Second, *, chain: Chain, **_: Any) -> Result:
-    return (*chain.program.view[:-1], second.b.shape[-1]), _dtype(chain)
+    return (*chain.program.results[0].view[:-1], second.b.shape[-1]), _dtype(chain)
 
 
 def _splits(first: Any, others: Any, by: Any, second: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, library_call
+from jaxdml._arithmetic.native_call import Result, int64s, library_calls
 
 Array = jax.Array
 
@@ -28,6 +28,24 @@ CODES = (
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 MOST_SLOTS = 64  # the maximum number of slots of a program; a slot holds one value at a time
 MOST_REDUCED = 2**16  # the maximum length of a row that is reduced
+FUNCTIONS = ("exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc")  # XLA's loops take longest
+# The least number of elements in a program's rows, times the functions that it computes; for fewer, XLA's loops are as
+# fast.
+LEAST_ELEMENTS = 256
+
+
+class RowResult(NamedTuple):
+    """A result of a program.
+
+    Attributes:
+      slot: the slot that holds the result after the last instruction.
+      view: the shape in which the kernel writes the result; the last extent is 1 or the program's columns.
+      shape: the shape of the result.
+    """
+
+    slot: int
+    view: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 class RowProgram(NamedTuple):
@@ -36,17 +54,20 @@ class RowProgram(NamedTuple):
     Attributes:
       numbers: for each instruction its code, the slot that it writes, and up to three slots that it reads. The operands
         are in the first slots.
-      views: the shape of each operand for the kernel. Each extent is 1 or the extent of the rows, and the last is 1 or
-        the length of a row.
-      view: the shape in which the kernel writes the result.
-      shape: the shape of the result.
-      overwritten: the place of an operand that nothing else reads, over which the kernel may write the result; or None.
+      operands: for each operand the place of an array, and the first column of the array that the program reads.
+      views: the shape of each array for the kernel. Each extent but the last is 1 or the extent of the rows; the last
+        is 1 or the length of the array's rows.
+      columns: the length of the program's rows.
+      results: the results, which have the same rows.
+      overwritten: the place of an array that nothing else reads, over which the kernel may write the first result; or
+        None.
     """
 
     numbers: tuple[int, ...]
+    operands: tuple[tuple[int, int], ...]
     views: tuple[tuple[int, ...], ...]
-    view: tuple[int, ...]
-    shape: tuple[int, ...]
+    columns: int
+    results: tuple[RowResult, ...]
     overwritten: int | None = None
 
     @property
@@ -54,23 +75,39 @@ class RowProgram(NamedTuple):
         """Whether an instruction reduces rows."""
         return any(CODES[code] in REDUCTIONS for code in self.numbers[::5])
 
-
-def _run(*operands: Array, leading: int, program: RowProgram, **_: Any) -> Array:
-    viewed = [lax.reshape(x, (*x.shape[:leading], *view)) for x, view in zip(operands, program.views, strict=True)]
-    numbers = np.asarray(program.numbers, np.int64)
-    result = program.view, jnp.float32
-    y = library_call("rows", leading, result, viewed, overwritten=program.overwritten, program=numbers)
-    return lax.reshape(y, (*y.shape[:leading], *program.shape))
-
-
-def _result(*operands: Any, program: RowProgram, **_: Any) -> Result:
-    return program.shape, jnp.float32
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of a call that runs the program."""
+        return {
+            "columns": np.int64(self.columns),
+            "operands": int64s([number for operand in self.operands for number in operand]),
+            "program": int64s(self.numbers),
+            "results": int64s([result.slot for result in self.results]),
+        }
 
 
-ROWS = Kernel(_run, _result)
+def _run(*arrays: Array, leading: int, program: RowProgram, **_: Any) -> tuple[Array, ...]:
+    viewed = [lax.reshape(x, (*x.shape[:leading], *view)) for x, view in zip(arrays, program.views, strict=True)]
+    views = [(result.view, jnp.float32) for result in program.results]
+    computed = library_calls("rows", leading, views, viewed, program.overwritten, **program.attributes)
+    return tuple(
+        lax.reshape(y, (*y.shape[:leading], *result.shape)) for y, result in zip(computed, program.results, strict=True)
+    )
+
+
+def _results(*arrays: Any, program: RowProgram, **_: Any) -> list[Result]:
+    return [(result.shape, jnp.float32) for result in program.results]
+
+
+def _takes(*arrays: Any, program: RowProgram, **_: Any) -> bool:
+    elements = program.columns * math.prod(program.results[0].view[:-1])
+    return elements * max(1, sum(CODES[code] in FUNCTIONS for code in program.numbers[::5])) >= LEAST_ELEMENTS
+
+
+ROWS = Kernel(_run, _results, _takes)
 
 
 def program_of(code: str, shape: tuple[int, ...]) -> RowProgram:
     """The program of one function of one array, as one row."""
     row = (math.prod(shape),)
-    return RowProgram((CODES.index(code), 1, 0, 0, 0), (row,), row, shape)
+    return RowProgram((CODES.index(code), 1, 0, 0, 0), ((0, 0),), (row,), row[0], (RowResult(1, row, shape),))

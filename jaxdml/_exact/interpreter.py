@@ -1,6 +1,7 @@
 """Evaluates jaxprs by the rules. Calls are inlined; bodies of loops and branches are evaluated by the rules, too."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,10 +13,11 @@ from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.integers import are_same
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
-from jaxdml._exact.chains import CHAINED, with_chains
+from jaxdml._exact.chains import with_chains
 from jaxdml._exact.conversions import FLOATS, is_float
-from jaxdml._exact.flat import Operation, flattened
+from jaxdml._exact.flat import FlatJaxpr, Operation, flattened
 from jaxdml._exact.in_place import with_overwritten_operands
+from jaxdml._exact.kernel_calls import JOINED
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
 from jaxdml._exact.rules import (
     RULES,
@@ -26,8 +28,12 @@ from jaxdml._exact.rules import (
     types_without_rules,
     widened_on_cuda,
 )
+from jaxdml._exact.scans import scan_of, scanned
 from jaxdml._exact.scatters import updates_of_an_element
+from jaxdml._exact.slices import with_sunk_slices
+from jaxdml._exact.steps import with_steps
 from jaxdml._exact.sums import LARGEST_COUNT, count_of, span_of_windows
+from jaxdml._exact.transposes import without_pairs_of_transposes
 
 Array = jax.Array
 TOP_OF_NEGATION = Operation("top_k_of_negation")
@@ -219,19 +225,30 @@ def computes_floats(params: Mapping[str, Any]) -> bool:
 
 def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     """The results of a jaxpr. Its float32 constants and inputs are flushed first. XLA computes what has no rule."""
+    flat, constants = _prepared(jaxpr, constants)
+    values = dict(zip(flat.invars, map(jax.numpy.asarray, (*constants, *inputs)), strict=True))
+    _run(with_overwritten_operands(flat.eqns, flat.outvars), values)
+    return [_typed(_read(atom, values), atom.aval) for atom in flat.outvars]
+
+
+def _prepared(jaxpr: Any, constants: Sequence[Any], are_looped: bool = False) -> tuple[FlatJaxpr, list[Any]]:
+    """A flat jaxpr whose equations are joined, and its constants."""
     flat, constants = flattened(jaxpr, constants, _called)
-    values: dict[Any, Any] = {}
+    flat = without_pairs_of_transposes(flat._replace(eqns=_with_order_of_nan(flat.eqns)))
+    eqns = with_chains(joined(flat._replace(eqns=with_sunk_slices(flat))), flat.outvars)
+    return flat._replace(eqns=with_steps(eqns, flat.outvars, are_looped)), constants
 
-    def read(atom: Any) -> Any:
-        return _literal(atom.val, atom.aval) if isinstance(atom, jax.extend.core.Literal) else values[atom]
 
-    values |= zip(flat.invars, map(jax.numpy.asarray, (*constants, *inputs)), strict=True)
-    eqns = joined(flat._replace(eqns=_with_order_of_nan(flat.eqns)))
-    for eqn in with_overwritten_operands(with_chains(eqns, flat.outvars), flat.outvars):
+def _run(eqns: Sequence[Any], values: dict[Any, Any]) -> None:
+    """Adds the results of equations to the values, flushed."""
+    for eqn in eqns:
         with jax.named_scope(eqn.scope):
-            results = _computed(eqn, [read(atom) for atom in eqn.invars])
+            results = _computed(eqn, [_read(atom, values) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)
-    return [_typed(read(atom), atom.aval) for atom in flat.outvars]
+
+
+def _read(atom: Any, values: Mapping[Any, Any]) -> Any:
+    return _literal(atom.val, atom.aval) if isinstance(atom, jax.extend.core.Literal) else values[atom]
 
 
 def _with_order_of_nan(eqns: Sequence[Any]) -> list[Any]:
@@ -261,11 +278,13 @@ def _computation(eqn: Any) -> Callable[..., Any]:
     name, primitive, params = eqn.primitive.name, eqn.primitive, eqn.params
     if eqn.is_exact:
         return as_it_is(primitive, params)
+    if name == "scan":
+        return _scan(eqn)
     if name in LOOPS:
         return as_it_is(primitive, _with_rules(params))
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
-    if primitive is CHAINED:
+    if primitive is JOINED:
         rule: Callable[..., Any] = params["compute"]
         return rule
     types = _types_of_floats(eqn)
@@ -273,6 +292,18 @@ def _computation(eqn: Any) -> Callable[..., Any]:
         is_narrow = name == "dot_general" and all(_is_of_bytes(var) for var in eqn.invars)
         return widened_on_cuda(primitive, params) if is_narrow else as_it_is(primitive, params)
     return left_to_xla(primitive, params) if _problem_of_floats(eqn, types) else RULES[name](primitive, params)
+
+
+def _scan(eqn: Any) -> Callable[..., Any]:
+    """The function that computes a scan, with one native call for all steps where that is possible."""
+
+    def compute(*operands: Any) -> Any:
+        return as_it_is(eqn.primitive, _with_rules(eqn.params))(*operands)
+
+    body = eqn.params["jaxpr"]
+    flat, constants = _prepared(body.jaxpr, body.consts, are_looped=True)
+    scan = scan_of(eqn, flat, constants, _run, _read)
+    return compute if scan is None else partial(scanned, scan=scan, compute=compute)
 
 
 def _with_rules(params: Mapping[str, Any]) -> dict[str, Any]:

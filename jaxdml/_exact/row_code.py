@@ -1,61 +1,79 @@
 """The instructions of a program that runs on rows, and the slots of its values."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
-from jaxdml._arithmetic.native_rows import CODES, MOST_SLOTS, REDUCTIONS, RowProgram
+from jaxdml._arithmetic.native_rows import CODES, MOST_SLOTS, REDUCTIONS, RowProgram, RowResult
 
 Shape = tuple[int, ...]
 
 
 class RowCode:
-    """Collects operands and distinct instructions. Operands, then results, are numbered from 0.
+    """Collects operands and distinct instructions. Operands, then results of instructions, are numbered from 0.
 
     Attributes:
-      operands: the values that the program reads, each with the shape in which the program reads it.
+      operands: for each value that the program reads, the place of an array and the first column that it reads.
+      views: the shape of each array for the kernel.
     """
 
-    def __init__(self, operands: Sequence[tuple[Hashable, Shape]]) -> None:
+    def __init__(self, operands: Sequence[tuple[int, int]], views: Sequence[Shape]) -> None:
         self.operands = tuple(operands)
+        self.views = tuple(views)
         self.instructions: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def add(self, code: str, values: tuple[int, ...]) -> int:
         """The number of the value that an instruction computes."""
         return self.instructions.setdefault((code, values), len(self.operands) + len(self.instructions))
 
-    def program(self, view: Shape, shape: Shape) -> RowProgram | None:
-        """The program, whose result is that of the last instruction; None if the kernel cannot run it."""
-        numbers = self._numbers()
-        if numbers is None or not self._is_wide_where_needed(view):
-            return None
-        views = [each for _, each in self.operands]
-        while not self._reduces() and _makes_longer_rows(view, views):
-            view, *views = (_with_longer_rows(each) for each in (view, *views))
-        return RowProgram(numbers, tuple(views), view, shape)
+    def program(self, columns: int, results: Sequence[RowResult]) -> RowProgram | None:
+        """The program; None if the kernel cannot run it.
 
-    def _is_wide_where_needed(self, view: Shape) -> bool:
-        """Whether each reduction reads a wide value, and the result is wide if and only if rows have several columns.
-
-        A wide value has an element for each column of a row; a narrow value has one for the whole row. The kernel has
-        no instruction for an equation that broadcasts one value of a row to all columns. Such a value stays narrow, and
-        the kernel can neither reduce the value nor write it as a wide result.
+        `results` have the numbers of values in place of slots.
         """
-        is_wide = [each[-1] > 1 for _, each in self.operands]
+        if not all(result.slot >= len(self.operands) for result in results):
+            return None  # no instruction computes the result
+        found = self._numbers([result.slot for result in results])
+        if found is None or not self._are_wide_where_needed(results):
+            return None
+        numbers, slots = found
+        views, written = self.views, [result.view for result in results]
+        columns = columns if any(self._wide()) else 1
+        while not self._reduces() and _makes_longer_rows((*views, *written), written[0]):
+            views, written = tuple(map(_with_longer_rows, views)), list(map(_with_longer_rows, written))
+            columns = written[0][-1]
+        placed = tuple(RowResult(slots[x.slot], view, x.shape) for x, view in zip(results, written, strict=True))
+        return RowProgram(numbers, self.operands, views, columns, placed)
+
+    def _wide(self) -> list[bool]:
+        """For each value, whether it has an element for each column of a row, and not one for the whole row."""
+        is_wide = [self.views[array][-1] > 1 for array, _ in self.operands]
         for code, values in self.instructions:
-            is_any_wide = any(is_wide[value] for value in values)
-            if code in REDUCTIONS and not is_any_wide:
-                return False
-            is_wide.append(is_any_wide and code not in REDUCTIONS)
-        return is_wide[-1] == (view[-1] > 1)
+            is_wide.append(code not in REDUCTIONS and any(is_wide[value] for value in values))
+        return is_wide
+
+    def _are_wide_where_needed(self, results: Sequence[RowResult]) -> bool:
+        """Whether each reduction reads a wide value, and results are wide if and only if rows have several columns.
+
+        The kernel has no instruction for an equation that broadcasts one value of a row to all columns. Such a value
+        stays narrow, and the kernel can neither reduce the value nor write it as a wide result.
+        """
+        is_wide = self._wide()
+        reduced = (values[0] for code, values in self.instructions if code in REDUCTIONS)
+        return all(map(is_wide.__getitem__, reduced)) and all(is_wide[x.slot] == (x.view[-1] > 1) for x in results)
 
     def _reduces(self) -> bool:
         return any(code in REDUCTIONS for code, _ in self.instructions)
 
-    def _numbers(self) -> tuple[int, ...] | None:
-        """The instructions as numbers. A slot is free again after the last instruction that reads its value."""
+    def _numbers(self, results: Sequence[int]) -> tuple[tuple[int, ...], dict[int, int]] | None:
+        """The instructions as numbers, and the slot of each value. None if there are too few slots.
+
+        A slot is free again after the last instruction that reads its value, unless the value is a result.
+        """
         last_use = {value: place for place, (_, values) in enumerate(self.instructions) for value in values}
         slots = {value: value for value in range(len(self.operands))}
-        fixed = {place for place, (_, view) in enumerate(self.operands) if math.prod(view[:-1]) == 1}  # loaded once
+        # These are loaded once.
+        fixed = {place for place, (array, _) in enumerate(self.operands) if math.prod(self.views[array][:-1]) == 1}
+        fixed |= set(results)
         free: list[int] = []
         count = len(slots)
         numbers: list[int] = []
@@ -67,13 +85,13 @@ class RowCode:
             read = [slots[value] for value in values]
             numbers += [CODES.index(code), slots[result], *read, *[0] * (3 - len(read))]
             free += {slots[value] for value in values if last_use[value] == place and value not in fixed}
-        return tuple(numbers) if count <= MOST_SLOTS else None
+        return (tuple(numbers), slots) if count <= MOST_SLOTS else None
 
 
-def _makes_longer_rows(view: Shape, views: Sequence[Shape]) -> bool:
-    """Whether the last two dimensions can become one, because each operand has all their elements or one of them."""
-    last = {each[-2:] for each in views}
-    return len(view) > 1 and view[-2:] in last and last <= {view[-2:], (1, 1)}
+def _makes_longer_rows(views: Sequence[Shape], last: Shape) -> bool:
+    """Whether the last two dimensions can become one, because each array has all their elements or one of them."""
+    ends = {each[-2:] for each in views}
+    return len(last) > 1 and last[-2:] in ends and ends <= {last[-2:], (1, 1)}
 
 
 def _with_longer_rows(view: Shape) -> Shape:

@@ -1,16 +1,17 @@
 """Joins equations into programs on rows: softmax, norms, gelu and anything else that is elementwise or reduces rows.
 
-A program has one result. An equation joins a program if all equations that use its result belong to that program and
-see the same rows. Without the native kernel, the equations of a program are computed by their rules: joining equations
+An equation joins a program if equations of that program use its result and see the same rows. The result becomes one
+of the program's if anything else uses it, too, after the program. Programs read slices along the last axis from the
+sliced array. Without the native kernel, the equations of a program are computed by their rules: joining equations
 changes no bit.
 
 The rows lie along the last dimension of the largest arrays. A value is wide if it has an element for each element of
 the rows, and narrow if it has one for each row, with or without a last dimension of 1.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,14 +19,14 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import with_kernel
-from jaxdml._arithmetic.native_rows import MOST_REDUCED, REDUCTIONS, ROWS, RowProgram
+from jaxdml._arithmetic.native_rows import MOST_REDUCED, REDUCTIONS, ROWS, RowProgram, RowResult
 from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar, Operation
 from jaxdml._exact.row_code import RowCode
 from jaxdml._exact.rules import RULES, as_it_is
 
 Array = jax.Array
 Shape = tuple[int, ...]
-LEAST_ELEMENTS = 256  # the least number of elements in a program's rows; for fewer, XLA's loops are as fast
+MOST_RESULTS = 8  # of a program; each holds a slot
 ROW_PROGRAM = Operation("row_program")
 RESHAPES = ("reshape", "squeeze", "expand_dims")
 ON_FLOATS = (
@@ -56,7 +57,7 @@ class Space(NamedTuple):
 # Which equations may join --------------------------------------------------------------------------------------------
 
 
-def _codes_of(eqn: FlatEqn) -> tuple[str, ...] | None:
+def codes_of(eqn: FlatEqn) -> tuple[str, ...] | None:
     """The instructions that compute an equation; None if it cannot join.
 
     The first instruction reads the operands of the equation. Each of the others reads the result of the instruction
@@ -80,7 +81,7 @@ def _space_of(eqn: FlatEqn, spaces: Mapping[Any, Space]) -> Space | None:
     """The rows that an equation sees; None if it cannot join."""
     if not eqn.invars or len(eqn.outvars) != 1 or not all(map(_is_known, (*eqn.invars, *eqn.outvars))):
         return None
-    if _codes_of(eqn) is None:
+    if codes_of(eqn) is None:
         return None
     shape, name = eqn.outvars[0].aval.shape, eqn.primitive.name
     if name in REDUCTIONS:
@@ -109,6 +110,15 @@ def is_reshape(eqn: FlatEqn) -> bool:
     return eqn.primitive.name in RESHAPES and (eqn.primitive.name != "reshape" or eqn.params["dimensions"] is None)
 
 
+def is_slice_of_columns(eqn: FlatEqn) -> bool:
+    """Whether an equation slices some adjacent columns of all rows. One column would be a narrow value."""
+    if eqn.primitive.name != "slice" or not _is_known(eqn.invars[0]):
+        return False
+    shape, sliced = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    is_adjacent = eqn.params["strides"] is None or eqn.params["strides"][-1] == 1
+    return bool(shape) and shape[:-1] == sliced[:-1] and is_adjacent and 1 < sliced[-1] < shape[-1]
+
+
 def _view(eqn: FlatEqn, atom: Any, space: Space) -> Shape:
     """An operand's shape, extended to the rank of the rows; each size is 1 or the rows' size along that axis."""
     shape, result, name = atom.aval.shape, eqn.outvars[0].aval.shape, eqn.primitive.name
@@ -123,6 +133,17 @@ def _view(eqn: FlatEqn, atom: Any, space: Space) -> Shape:
     return shape if len(result) > len(space.outer) else (*shape, 1)
 
 
+def is_elementwise(eqn: FlatEqn) -> bool:
+    """Whether each element of the result is a function of one element of each operand, of the same rank or none."""
+    name, result = eqn.primitive.name, eqn.result
+    if result is None or not eqn.invars or name in (*REDUCTIONS, *RESHAPES, "broadcast_in_dim"):
+        return False
+    if not all(map(_is_known, (*eqn.invars, result))) or codes_of(eqn) is None:
+        return False
+    shape = result.aval.shape
+    return all(not each or len(each) == len(shape) for each in (atom.aval.shape for atom in eqn.invars))
+
+
 # Joining -------------------------------------------------------------------------------------------------------------
 
 
@@ -130,36 +151,55 @@ def joined(flat: FlatJaxpr) -> list[FlatEqn]:
     """The equations of a flat jaxpr, with those that can run on rows joined into programs."""
     spaces: dict[Any, Space] = {}
     users: dict[Any, list[FlatEqn]] = defaultdict(list)
-    for eqn in flat.eqns:
+    place_of: dict[FlatVar, int] = {}  # maps the results of each equation to the equation's place
+    for place, eqn in enumerate(flat.eqns):
         if space := _space_of(eqn, spaces):
             spaces[eqn.result] = space
         for atom in filter(_is_value, eqn.invars):
             users[atom].append(eqn)
+        place_of |= dict.fromkeys(eqn.outvars, place)
     kept = set(filter(_is_value, flat.outvars))
-    last_of: dict[Any, FlatVar] = {}  # maps the result of each equation that joins to the result of its program
+    last_of: dict[Any, FlatVar] = {}  # maps the result of each equation that joins to the last result of its program
     members: dict[FlatVar, list[FlatEqn]] = defaultdict(list)
+    results: dict[FlatVar, list[FlatVar]] = defaultdict(list)  # of each program
     for eqn in reversed(flat.eqns):
         value = eqn.result
         if value is None or value not in spaces:
             continue
-        lasts = {last_of.get(user.result) for user in users[value]}
-        only = lasts.pop() if len(lasts) == 1 and value not in kept else None
-        if only is None or not all(_sees(user, value, spaces) for user in users[value]):
+        # A program runs in place of its last equation. Only programs and equations after that can use its results.
+        ends = [(place_of[last_of.get(user.result, user.outvars[0])], user) for user in users[value] if user.outvars]
+        last = flat.eqns[min(place for place, _ in ends)].result if ends else None
+        inside = [user for _, user in ends if last_of.get(user.result) is last]
+        is_result = value in kept or len(inside) < len(users[value])
+        if (
+            last not in members
+            or not all(_sees(user, value, spaces) for user in inside)
+            or (is_result and (not _is_computed(eqn) or len(results[last]) == MOST_RESULTS))
+        ):
             if value.aval.dtype != np.float32:
                 continue
-            only = value
-        last_of[value] = only
-        members[only].insert(0, eqn)
-    programs = {last: _program(eqns, spaces) for last, eqns in members.items()}
-    result = []
+            last, is_result = value, True
+        last_of[value] = last
+        members[last].insert(0, eqn)
+        if is_result:
+            results[last].insert(0, value)
+    slices = {eqn.result: eqn for eqn in flat.eqns if is_slice_of_columns(eqn)}
+    programs = {last: _program(eqns, results[last], spaces, slices) for last, eqns in members.items()}
+    eqns = []
     for eqn in flat.eqns:
         last = last_of.get(eqn.result)
         program = programs[last] if last else None
         if program is None:
-            result.append(eqn)
+            eqns.append(eqn)
         elif last is eqn.result:
-            result.append(program)
-    return result
+            eqns.append(program)
+    read = kept.union(*(filter(_is_value, eqn.invars) for eqn in eqns))
+    return [eqn for eqn in eqns if eqn.result not in slices or eqn.result in read]
+
+
+def _is_computed(eqn: FlatEqn) -> bool:
+    """Whether instructions compute the float32 result of an equation."""
+    return eqn.outvars[0].aval.dtype == np.float32 and bool(codes_of(eqn))
 
 
 def _sees(eqn: FlatEqn, value: FlatVar, spaces: Mapping[Any, Space]) -> bool:
@@ -168,66 +208,82 @@ def _sees(eqn: FlatEqn, value: FlatVar, spaces: Mapping[Any, Space]) -> bool:
     return space is not None and made[:2] == space[:2] and _view(eqn, value, space) == made.view
 
 
-def _program(eqns: Sequence[FlatEqn], spaces: Mapping[Any, Space]) -> FlatEqn | None:
-    """The equation that replaces others; None if there are too few elements, or the kernel cannot run the program."""
-    last = eqns[-1].outvars[0]
+def _program(
+    eqns: Sequence[FlatEqn], results: Sequence[FlatVar], spaces: Mapping[Any, Space], slices: Mapping[Any, FlatEqn]
+) -> FlatEqn | None:  # fmt: skip
+    """The equation that replaces others; None if the kernel cannot run the program."""
+    sliced = {atom: slices[atom] for eqn in eqns for atom in eqn.invars if _is_of_rows(atom, eqn, spaces, slices)}
+    eqns = (*sliced.values(), *eqns)
     inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
-    operands: dict[tuple[Any, Shape], tuple[int, Any]] = {}  # each operand's place and atom
-    # For each equation, the place of each operand among the program's operands, or ~ the place of the equation that
-    # computes the operand.
+    arrays: dict[tuple[Any, Shape], tuple[int, Any]] = {}  # the place and atom of each array
+    operands: dict[tuple[int, int], int] = {}  # numbers arrays and first columns
+    # For each equation, the place of each operand among the arrays, or ~ the place of the equation that computes the
+    # operand; and the same with numbers of operands.
     places: list[list[int]] = []
+    numbers: list[list[int]] = []
     for eqn in eqns:
-        space, of_eqn = spaces[eqn.result], []
+        of_eqn, read = list[int](), list[int]()
+        is_slice = eqn.result in sliced
         for atom in eqn.invars:
             if _is_value(atom) and atom in inside:
                 of_eqn.append(inside[atom])
+                read.append(inside[atom])
                 continue
-            key = (
-                atom if _is_value(atom) else np.asarray(atom.val, atom.aval.dtype).tobytes(),
-                _view(eqn, atom, space),
-            )
-            place, _ = operands.setdefault(key, (len(operands), atom))
+            name = atom if _is_value(atom) else np.asarray(atom.val, atom.aval.dtype).tobytes()
+            view = atom.aval.shape if is_slice else _view(eqn, atom, spaces[eqn.result])
+            place, _ = arrays.setdefault((name, view), (len(arrays), atom))
             of_eqn.append(place)
+            first = eqn.params["start_indices"][-1] if is_slice else 0
+            read.append(operands.setdefault((place, first), len(operands)))
         places.append(of_eqn)
-    code = RowCode(list(operands))
-    values: list[int] = []
-    for eqn, of_eqn in zip(eqns, places, strict=True):
-        read = tuple(place if place >= 0 else values[~place] for place in of_eqn)
+        numbers.append(read)
+    code = RowCode(list(operands), [view for _, view in arrays])
+    values: dict[FlatVar, int] = {}
+    for eqn, of_eqn in zip(eqns, numbers, strict=True):
+        read = [number if number >= 0 else values[eqns[~number].outvars[0]] for number in of_eqn]
         value = read[0]
-        for place, name in enumerate(_codes_of(eqn) or ()):
-            value = code.add(name, (value, *read) if place else read)
-        values.append(value)
-    view = spaces[last].view
-    if not code.instructions or math.prod(spaces[last].outer) * spaces[last].columns < LEAST_ELEMENTS:
-        return None
-    program = code.program(view, last.aval.shape)
+        for place, instruction in enumerate(codes_of(eqn) or ()):
+            value = code.add(instruction, (value, *read) if place else tuple(read))
+        values[eqn.outvars[0]] = value
+    program = code.program(
+        spaces[results[0]].columns, [RowResult(values[x], spaces[x].view, x.aval.shape) for x in results]
+    )
     if program is None:
         return None
     steps = tuple(
         (eqn.primitive, tuple(sorted(eqn.params.items())), tuple(of_eqn))
         for eqn, of_eqn in zip(eqns, places, strict=True)
     )
-    params = {"program": program, "steps": steps}
-    return FlatEqn(ROW_PROGRAM, params, tuple(atom for _, atom in operands.values()), (last,), eqns[-1].scope)
+    params = {"program": program, "steps": steps, "results": tuple(~inside[result] for result in results)}
+    return FlatEqn(ROW_PROGRAM, params, tuple(atom for _, atom in arrays.values()), tuple(results), eqns[-1].scope)
+
+
+def _is_of_rows(
+    atom: Any, eqn: FlatEqn, spaces: Mapping[Any, Space], slices: Mapping[Any, FlatEqn]
+) -> bool:  # fmt: skip
+    """Whether an equation reads a slice of columns, whose array may have one row in place of several."""
+    if not _is_value(atom) or atom not in slices:
+        return False
+    space, shape = spaces[eqn.result], atom.aval.shape
+    if _view(eqn, atom, space) != shape or len(shape) != len(space.outer) + 1 or shape[-1] != space.columns:
+        return False
+    return all(size in (1, whole) for size, whole in zip(shape[:-1], space.outer, strict=True))
 
 
 # Running -------------------------------------------------------------------------------------------------------------
 
 
-def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Array]:
+def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Any]:
     """The rule of joined equations."""
-
-    def compute(*operands: Array) -> Array:
-        return computed(*operands, program=params["program"], steps=params["steps"])
-
-    return compute
+    return partial(computed, **params)
 
 
 @with_kernel(ROWS)
-def computed(*operands: Array, program: RowProgram, steps: tuple[Any, ...]) -> Array:
-    """The result of the last of the joined equations, each computed by its rule."""
+def computed(*arrays: Array, program: RowProgram, steps: tuple[Any, ...], results: tuple[int, ...]) -> Any:
+    """The results of some of the joined equations, each computed by its rule."""
     values: list[Array] = []
     for primitive, params, places in steps:
-        read = [operands[place] if place >= 0 else values[~place] for place in places]
+        read = [arrays[place] if place >= 0 else values[~place] for place in places]
         values.append(RULES.get(primitive.name, as_it_is)(primitive, dict(params))(*read))
-    return values[-1]
+    found = tuple(values[place] for place in results)
+    return found if len(found) > 1 else found[0]

@@ -54,20 +54,6 @@ struct Room {
   uint8_t* scratch;              // of a kernel
 };
 
-// Adds up sizes if `block` is null; otherwise hands out the parts of the block.
-struct Parts {
-  uint8_t* block;
-  Size used;
-
-  template <class T>
-  T* take(Size count) {
-    T* const at = block ? reinterpret_cast<T*>(block + used.number()) : nullptr;
-    const Size bytes = count * int64_t(sizeof(T)) + 63;
-    used = used + (bytes.is_size() ? Size(bytes.number() / 64 * 64) : bytes);
-    return at;
-  }
-};
-
 Room room_of(const Chain& chain, int64_t rows, Size scratch, Parts& parts) {
   const int64_t columns = chain.columns(), y_columns = chain.y.extents.back();
   const auto packed = [&](const RightOperand& of, int64_t depth, int64_t count) {
@@ -124,13 +110,15 @@ struct BlockProgram {
   RowProgram one;
   int64_t extents[kMostSlots];
   RowOperand operands[kMostSlots];
+  RowResult result;
 
-  BlockProgram(const Chain& chain, const Block& block, float* floats) : one(chain.rows.program) {
+  BlockProgram(const Chain& chain, const Block& block, float* floats)
+      : one(chain.rows.program), result(chain.rows.results[0]) {
     const RowProgram all = one;
     for (int64_t i = 0; i < all.operand_count; i++) {
       const RowOperand& of = all.operands[i];
-      const bool is_product = size_t(i) == chain.place;
-      int64_t offset = 0, step = of.is_wide ? all.columns : 1, row = block.problem * chain.row_count() + block.first;
+      const bool is_product = chain.rows.sources[size_t(i)] == chain.place;
+      int64_t offset = 0, step = of.pitch, row = block.problem * chain.row_count() + block.first;
       for (int64_t k = all.rank; k-- > 0; row /= all.extents[k])
         if (of.extents[k] != 1) {
           offset += row % all.extents[k] * step;
@@ -138,13 +126,18 @@ struct BlockProgram {
         }
       extents[i] = of.extents[all.rank - 1] == 1 ? 1 : block.rows;
       const uint8_t* const at = is_product ? reinterpret_cast<const uint8_t*>(floats) : of.at + offset * of.width;
-      operands[i] = {at, &extents[i], of.width, of.is_wide, extents[i] > 1, extents[i] == block.rows, of.is_kept};
+      operands[i] = of;
+      operands[i].at = at;
+      operands[i].extents = &extents[i];
+      operands[i].has_rows = extents[i] > 1;
+      operands[i].is_whole = extents[i] == block.rows;
     }
     one.rows = block.rows;
     one.rank = 1;
     one.extents = &one.rows;
     one.operands = operands;
-    one.y = floats;
+    result.y = floats;
+    one.results = &result;
   }
   BlockProgram(const BlockProgram&) = delete;
   BlockProgram& operator=(const BlockProgram&) = delete;
@@ -257,7 +250,7 @@ ffi::Error chained(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Bu
                    Buffer left_scale, Buffer left_zero_point, Buffer c, Buffer c_scale, Buffer c_zero_point,
                    Buffer c_bias, Buffer y_scale, Buffer y_zero_point, ffi::RemainingArgs given,
                    ffi::Result<Buffer> result, bool b_is_packed, bool c_is_packed, int64_t columns, bool is_by_rows,
-                   int64_t place, Numbers program) {
+                   Numbers operands, int64_t place, Numbers program, Numbers results) {
   const Buffer y = *result;
   JAXDML_EXPECT(y.dimensions().size() >= 2 && (is_type(y) || y.element_type() == ffi::DataType::F32),
                 "the product is not a matrix of int8, uint8, int32 or float32");
@@ -281,9 +274,11 @@ ffi::Error chained(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Bu
   JAXDML_EXPECT(place >= 0 && size_t(place) <= arguments.size(), "the program has no operand for the first product");
   arguments.insert(arguments.begin() + place, {middle, ffi::DataType::F32, nullptr});
   RowCall rows;
-  JAXDML_RETURN_IF_WRONG(read_rows(arguments, middle, program, rows));
-  JAXDML_EXPECT(rows.program.columns == columns, "an operand of the program has more columns than the first product");
+  JAXDML_RETURN_IF_WRONG(read_operands(arguments, middle, columns, operands, rows));
   if (!y.element_count()) return ffi::Error::Success();
+  JAXDML_RETURN_IF_WRONG(read_program(program, results, rows));
+  JAXDML_EXPECT(rows.results.size() == 1 && rows.results[0].is_wide,
+                "the program has no result for the second product");
   return run({kernels, left, first, second, output, by, middle, y, type_of(y), depth, size_t(place), rows,
               static_cast<uint8_t*>(y.untyped_data())},
              threads);
@@ -317,7 +312,9 @@ JAXDML_HANDLER(jaxdml_cpu_chained, chained,
                    .Attr<bool>("c_is_packed")
                    .Attr<int64_t>("columns")
                    .Attr<bool>("is_by_rows")
+                   .Attr<Numbers>("operands")
                    .Attr<int64_t>("place")
-                   .Attr<Numbers>("program"))
+                   .Attr<Numbers>("program")
+                   .Attr<Numbers>("results"))
 
 }  // namespace jaxdml

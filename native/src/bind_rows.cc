@@ -17,15 +17,121 @@ int operands_of(RowCode code) {
   return code < RowCode::kSelect ? 2 : 3;
 }
 
-// Reads and validates a program: each slot is written before it is read, no instruction reads the slot that it writes,
-// and only values that have all columns are reduced.
-ffi::Error read_program(Numbers numbers, RowProgram& one, std::vector<RowOperand>& operands,
-                        std::vector<RowInstruction>& instructions) {
-  JAXDML_EXPECT(numbers.size() % kNumbers == 0, "a program has an incomplete instruction");
+ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingArgs given, ffi::RemainingRets returned,
+                int64_t columns, Numbers operands, Numbers program, Numbers results) {
+  RowResults all;
+  JAXDML_RETURN_IF_WRONG(read_results(returned, all));
+  std::vector<RowArgument> arguments;
+  JAXDML_RETURN_IF_WRONG(read_arguments(given, arguments));
+  const Numbers of_y = all[0].dimensions();
+  for (const Buffer& y : all)
+    JAXDML_EXPECT(
+        of_y.size() == y.dimensions().size() && std::equal(of_y.begin(), of_y.end() - 1, y.dimensions().begin()),
+        "the rows of two results differ");
+  RowCall call;
+  JAXDML_RETURN_IF_WRONG(read_operands(arguments, of_y, columns, operands, call));
+  if (are_empty(all)) return ffi::Error::Success();
+  JAXDML_RETURN_IF_WRONG(read_program(program, results, call));
+  JAXDML_RETURN_IF_WRONG(bind_results(all, call));
+  RowProgram& one = call.program;
+  const Size work = Size(one.rows) * one.columns * one.instruction_count * 4;
+  JAXDML_EXPECT(work.is_size(), "there are too many rows");
+  const FloatMode mode;
+  const Pool pool = pool_of(threads, work.number());
+  const Scratch scratch(kernels.row_program_scratch(one, pool.threads));
+  if (!scratch.is_there()) return no_memory();
+  kernels.run_rows(pool, one, scratch.at());
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+ffi::Error read_arguments(ffi::RemainingArgs from, std::vector<RowArgument>& arguments) {
+  arguments.reserve(from.size() + 1);
+  for (size_t i = 0; i < from.size(); i++) {
+    const auto x = from.get<Buffer>(i);
+    JAXDML_EXPECT(x.has_value() && is_sound(*x), "an operand is not a buffer, or is too large");
+    arguments.push_back({x->dimensions(), x->element_type(), static_cast<const uint8_t*>(x->untyped_data())});
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error read_results(ffi::RemainingRets from, RowResults& results) {
+  results.reserve(from.size());
+  for (size_t i = 0; i < from.size(); i++) {
+    const auto y = from.get<Buffer>(i);
+    JAXDML_EXPECT(y.has_value() && is_sound(*y), "a result is not a buffer, or is too large");
+    const Numbers extents = (*y)->dimensions();
+    JAXDML_EXPECT(extents.size() && (*y)->element_type() == ffi::DataType::F32, "a result is not a float32 array");
+    results.push_back(**y);
+  }
+  JAXDML_EXPECT(!results.empty(), "a program has no results");
+  return ffi::Error::Success();
+}
+
+bool are_empty(const RowResults& results) {
+  return std::all_of(results.begin(), results.end(), [](const Buffer& y) { return y.element_count() == 0; });
+}
+
+ffi::Error bind_results(const RowResults& results, RowCall& call) {
+  JAXDML_EXPECT(results.size() == call.results.size(), "a program has another number of results");
+  for (size_t i = 0; i < results.size(); i++) {
+    JAXDML_EXPECT(results[i].dimensions().back() == (call.results[i].is_wide ? call.program.columns : 1),
+                  "a result and its slot differ in their number of columns");
+    call.results[i].y = static_cast<float*>(results[i].untyped_data());
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error read_operands(const std::vector<RowArgument>& arguments, Numbers of_y, int64_t columns, Numbers operands,
+                         RowCall& call) {
+  JAXDML_EXPECT(operands.size() % 2 == 0 && operands.size() / 2 <= size_t(kMostSlots),
+                "a program has too many operands, or an incomplete one");
+  JAXDML_EXPECT(columns >= 0, "a program has a negative number of columns");
+  RowProgram& one = call.program;
+  one = {};
+  one.rank = int64_t(of_y.size()) - 1;
+  one.extents = of_y.begin();
+  one.rows = product(of_y, 0, size_t(one.rank));
+  one.columns = columns;
+  call.operands.reserve(operands.size() / 2);
+  call.sources.reserve(operands.size() / 2);
+  bool has_wide = false;
+  for (size_t i = 0; i < operands.size(); i += 2) {
+    const int64_t source = operands[i], first = operands[i + 1];
+    JAXDML_EXPECT(source >= 0 && source < int64_t(arguments.size()), "a program reads an argument that is not there");
+    const RowArgument& x = arguments[size_t(source)];
+    JAXDML_EXPECT(x.type == ffi::DataType::F32 || x.type == ffi::DataType::PRED,
+                  "an operand has neither floats nor truth values");
+    JAXDML_EXPECT(leads(x.extents, of_y, size_t(one.rank), of_y.size()), "an operand's rows differ from the results'");
+    const int64_t pitch = x.extents.back(), rows_of_x = product(x.extents, 0, size_t(one.rank));
+    const bool is_wide = pitch != 1 || columns == 1;
+    JAXDML_EXPECT(first >= 0 && (is_wide ? columns <= pitch && first <= pitch - columns : first == 0),
+                  "an operand has fewer columns than the program reads");
+    has_wide |= is_wide;
+    call.operands.push_back({x.at, x.extents.begin(), pitch, first, x.type == ffi::DataType::F32 ? 4 : 1, is_wide,
+                             rows_of_x > 1, rows_of_x == one.rows, rows_of_x == 1});
+    call.sources.push_back(size_t(source));
+  }
+  JAXDML_EXPECT(has_wide || columns == 1, "no operand has the columns of the program");
+  one.operand_count = int64_t(call.operands.size());
+  one.operands = call.operands.data();
+  return ffi::Error::Success();
+}
+
+// Each slot is written before it is read, no instruction reads the slot that it writes, and only values that have all
+// columns are reduced.
+ffi::Error read_program(Numbers numbers, Numbers results, RowCall& call) {
+  RowProgram& one = call.program;
+  JAXDML_EXPECT(one.columns, "a row has no elements");
+  JAXDML_EXPECT(numbers.size() && numbers.size() % kNumbers == 0,
+                "a program has no instructions, or an incomplete one");
   enum Kind { kUnknown, kNarrow, kWide };
   Kind kinds[kMostSlots] = {};
+  bool is_computed[kMostSlots] = {};
   for (int64_t i = 0; i < one.operand_count; i++) kinds[i] = one.operands[i].is_wide ? kWide : kNarrow;
   one.slots = one.operand_count;
+  call.instructions.reserve(numbers.size() / kNumbers);
   for (size_t i = 0; i < numbers.size(); i += kNumbers) {
     const int64_t code = numbers[i], to = numbers[i + 1];
     JAXDML_EXPECT(code >= 0 && code < int64_t(RowCode::kCount), "a program has an unknown instruction");
@@ -45,83 +151,32 @@ ffi::Error read_program(Numbers numbers, RowProgram& one, std::vector<RowOperand
       kind = kNarrow;
     }
     kinds[to] = kind;
-    if (to < one.operand_count) operands[size_t(to)].is_kept = false;
+    is_computed[to] = true;
+    if (to < one.operand_count) call.operands[size_t(to)].is_kept = false;
     one.slots = std::max(one.slots, to + 1);
-    instructions.push_back(by);
+    call.instructions.push_back(by);
   }
-  JAXDML_EXPECT(!instructions.empty(), "a program has no instructions");
-  one.result = instructions.back().to;
-  JAXDML_EXPECT(one.is_wide == (kinds[one.result] == kWide),
-                "the last instruction and the output differ in their number of columns");
-  one.instruction_count = int64_t(instructions.size());
-  one.instructions = instructions.data();
-  return ffi::Error::Success();
-}
-
-ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingArgs given, ffi::Result<Buffer> result,
-                Numbers program) {
-  const Buffer y = *result;
-  JAXDML_EXPECT(y.dimensions().size() && y.element_type() == ffi::DataType::F32, "the output is not a float32 array");
-  std::vector<RowArgument> arguments;
-  JAXDML_RETURN_IF_WRONG(read_arguments(given, arguments));
-  RowCall call;
-  JAXDML_RETURN_IF_WRONG(read_rows(arguments, y.dimensions(), program, call));
-  if (!y.element_count()) return ffi::Error::Success();
-  RowProgram& one = call.program;
-  one.y = static_cast<float*>(y.untyped_data());
-  const Size work = Size(one.rows) * one.columns * one.instruction_count * 4;
-  JAXDML_EXPECT(work.is_size(), "there are too many rows");
-  const FloatMode mode;
-  const Pool pool = pool_of(threads, work.number());
-  const Scratch scratch(kernels.row_program_scratch(one, pool.threads));
-  if (!scratch.is_there()) return no_memory();
-  kernels.run_rows(pool, one, scratch.at());
-  return ffi::Error::Success();
-}
-
-}  // namespace
-
-ffi::Error read_arguments(ffi::RemainingArgs from, std::vector<RowArgument>& arguments) {
-  for (size_t i = 0; i < from.size(); i++) {
-    const auto x = from.get<Buffer>(i);
-    JAXDML_EXPECT(x.has_value() && is_sound(*x), "an operand is not a buffer, or is too large");
-    arguments.push_back({x->dimensions(), x->element_type(), static_cast<const uint8_t*>(x->untyped_data())});
-  }
-  return ffi::Error::Success();
-}
-
-ffi::Error read_rows(const std::vector<RowArgument>& arguments, Numbers of_y, Numbers program, RowCall& call) {
-  JAXDML_EXPECT(arguments.size() <= size_t(kMostSlots), "a program has too many operands");
-  RowProgram& one = call.program;
-  one = {};
-  one.rank = int64_t(of_y.size()) - 1;
-  one.extents = of_y.begin();
-  one.rows = product(of_y, 0, size_t(one.rank));
-  one.columns = of_y.back();
-  for (const RowArgument& x : arguments) {
-    JAXDML_EXPECT(x.type == ffi::DataType::F32 || x.type == ffi::DataType::PRED,
-                  "an operand has neither floats nor truth values");
-    JAXDML_EXPECT(leads(x.extents, of_y, size_t(one.rank), of_y.size()), "an operand's rows differ from the output's");
-    if (x.extents.back() != 1) one.columns = x.extents.back();
-  }
-  JAXDML_EXPECT(of_y.back() == one.columns || of_y.back() == 1, "the output's columns differ from an operand's");
-  for (const RowArgument& x : arguments) {
-    const int64_t columns = x.extents.back(), rows_of_x = product(x.extents, 0, size_t(one.rank));
-    JAXDML_EXPECT(columns == one.columns || columns == 1, "an operand's columns differ from another's");
-    call.operands.push_back({x.at, x.extents.begin(), x.type == ffi::DataType::F32 ? 4 : 1, columns == one.columns,
-                             rows_of_x > 1, rows_of_x == one.rows, rows_of_x == 1});
-  }
-  one.operand_count = int64_t(call.operands.size());
-  one.operands = call.operands.data();
-  one.is_wide = of_y.back() == one.columns;
-  if (!one.rows || !of_y.back()) return ffi::Error::Success();
-  JAXDML_EXPECT(one.columns, "a row has no elements");
-  JAXDML_RETURN_IF_WRONG(read_program(program, one, call.operands, call.instructions));
   JAXDML_EXPECT(!one.has_reductions || one.columns <= kMostReduced, "a row is too long to be reduced");
+  call.results.reserve(results.size());
+  for (const int64_t from : results) {
+    JAXDML_EXPECT(from >= 0 && from < kMostSlots && is_computed[from], "a result is a slot that no instruction writes");
+    call.results.push_back({int32_t(from), kinds[from] == kWide, nullptr});
+  }
+  one.instruction_count = int64_t(call.instructions.size());
+  one.instructions = call.instructions.data();
+  one.result_count = int64_t(call.results.size());
+  one.results = call.results.data();
   return ffi::Error::Success();
 }
 
 JAXDML_HANDLER(jaxdml_cpu_rows, rows,
-               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().Ret<Buffer>().Attr<Numbers>("program"))
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .RemainingArgs()
+                   .RemainingRets()
+                   .Attr<int64_t>("columns")
+                   .Attr<Numbers>("operands")
+                   .Attr<Numbers>("program")
+                   .Attr<Numbers>("results"))
 
 }  // namespace jaxdml

@@ -214,26 +214,34 @@ struct RowInstruction {
 };
 constexpr int32_t kMostSlots = 64;
 
-// A tensor that a program reads. Each extent is 1 or equals the problem's. Truth values are bytes of 0 and 1.
+// A tensor that a program reads, or some of its columns. Each extent is 1 or equals the problem's. Truth values are
+// bytes of 0 and 1.
 struct RowOperand {
   const uint8_t* at;
   const int64_t* extents;  // of all dimensions but the last
+  int64_t pitch, first;    // elements of a row, and the first one that the program reads
   int64_t width;           // bytes of an element: 1 for truth values, or 4
   bool is_wide, has_rows;  // whether it has all columns; whether it has more than one row
   bool is_whole;           // whether it has all rows
   bool is_kept;            // whether its slot has the same values in each block of rows
 };
 
-// y = the final value of the slot `result`. Initially, slot i holds operand i.
+// y = the final value of a slot.
+struct RowResult {
+  int32_t from;
+  bool is_wide;  // whether y has all columns, not one
+  float* y;
+};
+
+// Initially, slot i holds operand i.
 struct RowProgram {
   int64_t rows, columns, rank;  // the rank counts the dimensions that the rows span
   const int64_t* extents;
-  int64_t operand_count, instruction_count, slots;
+  int64_t operand_count, instruction_count, result_count, slots;
   const RowOperand* operands;
   const RowInstruction* instructions;
-  int32_t result;
-  bool has_reductions, is_wide;  // is_wide: y has all columns, not one
-  float* y;
+  const RowResult* results;
+  bool has_reductions;
 };
 
 constexpr int64_t kMostAttentionDepth = 1 << 12;  // the maximum length of a key for which sums of products are exact

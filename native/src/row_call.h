@@ -17,15 +17,30 @@ struct RowArgument {
 struct RowCall {
   RowProgram program;
   std::vector<RowOperand> operands;
+  std::vector<size_t> sources;  // the argument that each operand reads
   std::vector<RowInstruction> instructions;
+  std::vector<RowResult> results;  // without addresses
 };
+
+using RowResults = std::vector<Buffer>;
 
 // Appends the remaining arguments of a call.
 ffi::Error read_arguments(ffi::RemainingArgs from, std::vector<RowArgument>& arguments);
 
-// The arguments and y are [..., columns] and have the same rank; each extent of an argument is 1 or equals y's. The
-// last extent of y may also be 1. The call refers to the arguments' extents, and to those of y. If y is empty, the
-// program is not read.
-ffi::Error read_rows(const std::vector<RowArgument>& arguments, Numbers of_y, Numbers program, RowCall& call);
+// Reads the results of a call: one or more float32 arrays.
+ffi::Error read_results(ffi::RemainingRets from, RowResults& results);
+bool are_empty(const RowResults& results);
+
+// `operands` has an argument and its first column for each operand. Arguments have y's rank, and each extent but the
+// last is 1 or equals y's. The last is 1, or there are `columns` from the first column on. y's last extent is not read.
+// The call refers to the extents of the arguments and of y.
+ffi::Error read_operands(const std::vector<RowArgument>& arguments, Numbers of_y, int64_t columns, Numbers operands,
+                         RowCall& call);
+
+// `instructions` has five numbers for each instruction, and `results` the slots of the results.
+ffi::Error read_program(Numbers instructions, Numbers results, RowCall& call);
+
+// Sets the addresses of a program's results. The last extent of each is 1 or the program's columns.
+ffi::Error bind_results(const RowResults& results, RowCall& call);
 
 }  // namespace jaxdml

@@ -63,13 +63,18 @@ JAXDML_INLINE void map_vectors(float* y, const float* const (&x)[N], const int64
 // to = f(from...), for vectors.
 template <int N, class F>
 JAXDML_INLINE void map(const RowPart& part, Slot& to, const Slot* const (&from)[N], const F& f) {
-  bool is_wide = false;
+  bool is_wide = false, are_alike = true;
   for (const Slot* each : from) is_wide |= each->is_wide;
+  for (const Slot* each : from) are_alike &= each->is_wide == each->has_rows;
   Source sources[N];
   for (int i = 0; i < N; i++) sources[i] = source_of(*from[i], is_wide, part.stride);
   to.is_wide = is_wide;
   to.has_rows = true;
-  const int64_t rows = is_wide ? part.rows : 1, vectors = ceil_div(is_wide ? part.columns : part.rows, kLanes);
+  // Rows of a slot are adjacent, so all of them can be one: the gaps between rows have values, too.
+  const bool is_one_row = !is_wide || are_alike;
+  const int64_t rows = is_one_row ? 1 : part.rows;
+  const int64_t vectors =
+      is_one_row && is_wide ? part.rows * (part.stride / kLanes) : ceil_div(is_wide ? part.columns : part.rows, kLanes);
   for (int64_t r = 0; r < rows; r++) {
     alignas(64) float numbers[N][kLanes];
     const float* x[N];
@@ -97,7 +102,7 @@ JAXDML_INLINE void reduce(const RowPart& part, Slot& to, const Slot& from, const
 
 JAXDML_INLINE int64_t row_offset(const RowProgram& one, const RowOperand& of, int64_t row) {
   if (!of.has_rows) return 0;
-  int64_t offset = 0, step = of.is_wide ? one.columns : 1;
+  int64_t offset = 0, step = of.pitch;
   for (int64_t i = one.rank; i-- > 0; row /= one.extents[i])
     if (of.extents[i] != 1) {
       offset += row % one.extents[i] * step;
@@ -125,12 +130,12 @@ static void load_operand(const RowProgram& one, const RowOperand& of, const RowP
   to.is_wide = of.is_wide;
   to.has_rows = of.has_rows;
   const int64_t rows = of.has_rows ? part.rows : 1;
-  const int64_t column = of.is_wide ? part.first_column : 0, count = of.is_wide ? part.columns : 1;
+  const int64_t column = of.first + (of.is_wide ? part.first_column : 0), count = of.is_wide ? part.columns : 1;
   if (!of.is_wide && of.is_whole) return load_values(of, part.first_row, part.rows, to.at);
   float number[kLanes];
   for (int64_t r = 0; r < rows; r++) {
     const int64_t row = part.first_row + r;
-    const int64_t offset = of.is_whole ? row * one.columns : row_offset(one, of, row);
+    const int64_t offset = of.is_whole ? row * of.pitch : row_offset(one, of, row);
     float* at = of.is_wide ? to.at + r * part.stride : number;
     load_values(of, offset + column, count, at);
     if (!of.is_wide) to.at[r] = number[0];
@@ -197,13 +202,13 @@ static void run_instruction(const RowInstruction& by, const RowPart& part, Slot*
 #undef JAXDML_MAP
 }
 
-static void store_result(const RowProgram& one, const RowPart& part, const Slot& from) {
-  if (!one.is_wide) {
-    copy_bytes(one.y + part.first_row, from.at, part.rows * 4);
+static void store_result(const RowProgram& one, const RowPart& part, const RowResult& to, const Slot& from) {
+  if (!to.is_wide) {
+    copy_bytes(to.y + part.first_row, from.at, part.rows * 4);
     return;
   }
   for (int64_t r = 0; r < part.rows; r++)
-    copy_bytes(one.y + (part.first_row + r) * one.columns + part.first_column, from.at + r * part.stride,
+    copy_bytes(to.y + (part.first_row + r) * one.columns + part.first_column, from.at + r * part.stride,
                part.columns * 4);
 }
 
@@ -230,9 +235,11 @@ void run_rows(const Pool& pool, const RowProgram& one, uint8_t* scratch) {
       part.columns = at_most(block.columns, one.columns - part.first_column);
       part.stride = round_up(part.columns, kLanes);
       for (int64_t j = 0; j < one.operand_count; j++)
-        if (i == first || in_columns > 1 || !one.operands[j].is_kept) load_operand(one, one.operands[j], part, slots[j]);
+        if (i == first || in_columns > 1 || !one.operands[j].is_kept)
+          load_operand(one, one.operands[j], part, slots[j]);
       for (int64_t j = 0; j < one.instruction_count; j++) run_instruction(one.instructions[j], part, slots);
-      store_result(one, part, slots[one.result]);
+      for (int64_t j = 0; j < one.result_count; j++)
+        store_result(one, part, one.results[j], slots[one.results[j].from]);
     }
   });
 }

@@ -77,4 +77,18 @@ class Scratch {
   Block block_ = {};
 };
 
+// Adds up sizes if `block` is null; otherwise hands out the parts of the block.
+struct Parts {
+  uint8_t* block;
+  Size used;
+
+  template <class T>
+  T* take(Size count) {
+    T* const at = block ? reinterpret_cast<T*>(block + used.number()) : nullptr;
+    const Size bytes = count * int64_t(sizeof(T)) + 63;
+    used = used + (bytes.is_size() ? Size(bytes.number() / 64 * 64) : bytes);
+    return at;
+  }
+};
+
 }  // namespace jaxdml

@@ -24,12 +24,13 @@ class Fingerprint {
     for (uint64_t& lane : lanes_) lane = start++;
   }
   void add(const uint8_t* chunk, int64_t bytes) {  // at most 64
-    uint64_t words[kLanes] = {};
-    if (bytes == sizeof words)
-      std::memcpy(words, chunk, sizeof words);  // a size that the compiler knows needs no call
-    else
-      std::memcpy(words, chunk, size_t(bytes));
-    for (int i = 0; i < kLanes; i++) lanes_[i] = (lanes_[i] ^ words[i]) * kOdd;
+    uint8_t copy[kLanes * sizeof(uint64_t)] = {};
+    if (bytes < int64_t(sizeof copy)) chunk = static_cast<const uint8_t*>(std::memcpy(copy, chunk, size_t(bytes)));
+    for (int i = 0; i < kLanes; i++) {  // the words go from memory to registers: a copy of a whole chunk takes longer
+      uint64_t word;
+      std::memcpy(&word, chunk + i * int64_t(sizeof word), sizeof word);
+      lanes_[i] = (lanes_[i] ^ word) * kOdd;
+    }
   }
   uint64_t value() const {
     uint64_t all = 0;

@@ -33,7 +33,7 @@ XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_c
     jaxdml_cpu_extremes, jaxdml_cpu_quantized_rows, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter,
     jaxdml_cpu_means, jaxdml_cpu_max_pool, jaxdml_cpu_looked_up, jaxdml_cpu_products, jaxdml_cpu_dequantize_blocks,
     jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks, jaxdml_cpu_rows, jaxdml_cpu_attention, jaxdml_cpu_lstm,
-    jaxdml_cpu_chained;
+    jaxdml_cpu_chained, jaxdml_cpu_steps;
 const char* jaxdml_cpu_choose(const char*);
 int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
 int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups);
@@ -387,9 +387,19 @@ Attribute row_program(Random& random, int64_t operands, int64_t first, int64_t i
   return program;
 }
 
-Array row_operand(Random& random, const Extents& leading, int64_t columns) {
-  return {random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
-          some(random, leading) + Extents{random.chance(30) ? 1 : columns}};
+Attribute integers(const char* name, std::vector<int64_t> numbers) {
+  return {name, XLA_FFI_DataType_S64, true, std::move(numbers)};
+}
+
+// Adds an operand of a program, which may read some columns of an array with longer rows.
+void add_row_operand(Random& random, const Extents& leading, int64_t columns, Call& call, Attribute& operands) {
+  const int64_t first = random.chance(30) ? random.between(1, 9) : 0,
+                more = random.chance(30) ? random.between(1, 9) : 0;
+  const bool is_narrow = random.chance(30);
+  operands.numbers.push_back(int64_t(operands.numbers.size()) / 2);
+  operands.numbers.push_back(is_narrow ? 0 : first);
+  call.arguments.push_back({random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
+                            some(random, leading) + Extents{is_narrow ? 1 : first + columns + more}});
 }
 
 Call rows(Random& random, const Kernels&) {
@@ -397,7 +407,8 @@ Call rows(Random& random, const Kernels&) {
   const int64_t columns = 2 + extent(random, 60), count = random.between(1, 4);
   Call call = {&jaxdml_cpu_rows};
   call.arguments = {{kFloat, leading + Extents{columns}}};
-  for (int64_t i = 1; i < count; i++) call.arguments.push_back(row_operand(random, leading, columns));
+  Attribute operands = integers("operands", {0, 0});
+  for (int64_t i = 1; i < count; i++) add_row_operand(random, leading, columns, call, operands);
   const int64_t instructions = random.between(1, 12);
   Attribute program = row_program(random, count, 0, instructions);
   const bool is_reduced = random.chance(40);
@@ -406,7 +417,12 @@ Call rows(Random& random, const Kernels&) {
                                  count + instructions, count + instructions - 1, int64_t(0), int64_t(0)})
       program.numbers.push_back(number);
   call.results = {{kFloat, leading + Extents{is_reduced ? 1 : columns}}};
-  call.attributes = {program};
+  Attribute results = integers("results", {count + instructions - !is_reduced});
+  while (random.chance(30)) {
+    results.numbers.push_back(count + random.below(instructions));
+    call.results.push_back({kFloat, leading + Extents{columns}});
+  }
+  call.attributes = {{"columns", XLA_FFI_DataType_S64, false, {columns}}, operands, program, results};
   return call;
 }
 
@@ -441,15 +457,78 @@ Call chained(Random& random, const Kernels& kernels) {
   add_matrix(are_packed[1], columns, y_columns, y == kFloat ? kFloat : XLA_FFI_DataType_S32);
   call.arguments.push_back(numbers(kFloat, rows, true));
   call.arguments.push_back(numbers(zero_point_of(y, random), rows, true));
-  for (int64_t i = 1; i < count; i++) call.arguments.push_back(row_operand(random, leading + Extents{rows}, columns));
+  const int64_t place = random.below(count), instructions = random.between(1, 12);
+  Attribute operands = integers("operands", {});
+  for (int64_t i = 0; i < count; i++)
+    if (i == place)
+      operands.numbers.insert(operands.numbers.end(), {place, 0});
+    else
+      add_row_operand(random, leading + Extents{rows}, columns, call, operands);
   call.results = {{y, leading + Extents{rows, y_columns}}};
-  const int64_t place = random.below(count);
   call.attributes = {{"b_is_packed", XLA_FFI_DataType_PRED, false, {are_packed[0]}},
                      {"c_is_packed", XLA_FFI_DataType_PRED, false, {are_packed[1]}},
                      {"columns", XLA_FFI_DataType_S64, false, {columns}},
                      {"is_by_rows", XLA_FFI_DataType_PRED, false, {random.chance(50)}},
+                     operands,
                      {"place", XLA_FFI_DataType_S64, false, {place}},
-                     row_program(random, count, place, random.between(1, 12))};
+                     row_program(random, count, place, instructions),
+                     integers("results", {count + instructions - 1})};
+  return call;
+}
+
+Call steps(Random& random, const Kernels& kernels) {
+  const int64_t rows = extent(random, 20), columns = 2 + extent(random, 30), steps = random.between(1, 4);
+  const int64_t first = random.chance(50) ? 0 : random.between(1, 40), count = random.between(1, 4);
+  const int64_t width = first + columns + (random.chance(50) ? 0 : random.between(1, 40));
+  const int64_t depth = random.chance(50) ? columns : random.between(1, 40);
+  const XLA_FFI_DataType q = byte(random), b = byte(random);
+  Call call = {&jaxdml_cpu_steps};
+  call.arguments = {{kFloat, {rows, depth}}, {kFloat, {1, 1}}, {q, {1, 1}}, {kFloat, {1, 1}}, {q, {1, 1}}};
+  call.arguments.push_back({XLA_FFI_DataType_S8, {1, jaxdml_cpu_matrix_bytes(depth, width)}, kernels.matrix_mark});
+  call.arguments.push_back({kFloat, {1, random.chance(50) ? 1 : width}});
+  call.arguments.push_back({b, {1, random.chance(50) ? 1 : width}});
+  call.arguments.push_back({kFloat, {random.chance(50) ? 0 : width}});
+  const int64_t place = random.below(count), instructions = random.between(1, 12);
+  Attribute results = integers("results", {count + instructions - 1}), sequences = integers("sequences", {});
+  while (random.chance(40)) results.numbers.push_back(count + random.below(instructions));
+  std::vector<int64_t> states;  // the results that may replace arguments
+  for (int64_t i = 0; i < int64_t(results.numbers.size()); i++) {
+    const bool is_state = random.chance(60);
+    (is_state ? states : sequences.numbers).push_back(i);
+    call.results.push_back({kFloat, is_state ? Extents{rows, columns} : Extents{steps, rows, columns}});
+  }
+  const auto any_state = [&] { return states[size_t(random.below(int64_t(states.size())))]; };
+  Attribute kinds = integers("arguments", {depth == columns && !states.empty() ? any_state() : -1});
+  Attribute operands = integers("operands", {});
+  for (int64_t i = 0; i < count; i++) {
+    if (i == place) {
+      operands.numbers.insert(operands.numbers.end(), {place, first});
+      continue;
+    }
+    add_row_operand(random, {rows}, columns, call, operands);
+    Array& array = call.arguments.back();
+    if (random.chance(30)) {
+      array.dims.insert(array.dims.begin(), steps);
+      kinds.numbers.push_back(-2);
+    } else if (random.chance(40) && !states.empty()) {
+      array = {kFloat, {rows, columns}};
+      operands.numbers.back() = 0;
+      kinds.numbers.push_back(any_state());
+    } else {
+      kinds.numbers.push_back(-1);
+    }
+  }
+  call.attributes = {kinds,
+                     {"columns", XLA_FFI_DataType_S64, false, {columns}},
+                     {"count", XLA_FFI_DataType_S64, false, {steps}},
+                     {"is_by_rows", XLA_FFI_DataType_PRED, false, {random.chance(50)}},
+                     {"is_reversed", XLA_FFI_DataType_PRED, false, {random.chance(50)}},
+                     operands,
+                     {"place", XLA_FFI_DataType_S64, false, {place}},
+                     row_program(random, count, place, instructions),
+                     results,
+                     sequences,
+                     {"width", XLA_FFI_DataType_S64, false, {width}}};
   return call;
 }
 
@@ -639,6 +718,7 @@ Kind kinds[] = {{"matmul", matmul, 0, 0},
                 {"products", products, 0, 0},
                 {"rows", rows, 0, 0},
                 {"chained", chained, 0, 0},
+                {"steps", steps, 0, 0},
                 {"attention", attention, 0, 0},
                 {"lstm", lstm, 0, 0},
                 {"means", means, 0, 0}};

@@ -862,7 +862,9 @@ Case random_lstm(Random& random) {
 auto run_of(const std::shared_ptr<RowCase>& rows) {
   return [rows](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
     RowProgram one = rows->one;
-    one.y = y[0].as<float>();
+    std::vector<RowResult> results = rows->results;
+    for (size_t i = 0; i < results.size(); i++) results[i].y = y[i].as<float>();
+    one.results = results.data();
     const Bytes scratch(random, kernels.row_program_scratch(one, pool.threads), 64);
     kernels.run_rows(pool, one, scratch.at());
   };
@@ -875,7 +877,7 @@ Case rows_case(Random& random, std::vector<int64_t> extents, int64_t columns) {
   bound(*rows);
   of.what = text("a program of %d instructions on %d rows of %d", int(rows->instructions.size()), int(rows->one.rows),
                  int(columns));
-  of.expected = {expected(*rows)};
+  of.expected = expected(*rows);
   of.run = run_of(rows);
   return of;
 }
@@ -894,15 +896,14 @@ Case row_products_case(Random& random, int64_t columns) {
     for (int64_t k = 0; k < columns; k++)
       at[k] = kNumbers[random.below(std::size(kNumbers))] * (random.chance(50) ? 1.0f : -1.0f);
     rows->operand_extents.emplace_back();
-    rows->operands.push_back({reinterpret_cast<const uint8_t*>(at), nullptr, 4, true, false, true, true});
+    rows->operands.push_back({reinterpret_cast<const uint8_t*>(at), nullptr, columns, 0, 4, true, false, true, true});
   }
   rows->instructions.push_back({RowCode::kMul, 2, {0, 1, 0}});
-  rows->one.result = 2;
+  rows->results.push_back({2, true, nullptr});
   rows->one.slots = 3;
-  rows->one.is_wide = true;
   bound(*rows);
   of.what = text("%d products of rows", int(columns));
-  of.expected = {expected(*rows)};
+  of.expected = expected(*rows);
   of.run = run_of(rows);
   return of;
 }

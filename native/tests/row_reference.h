@@ -75,6 +75,7 @@ struct RowCase {
   std::deque<std::vector<int64_t>> operand_extents;
   std::vector<RowOperand> operands;
   std::vector<RowInstruction> instructions;
+  std::vector<RowResult> results;  // without addresses
 };
 
 // The values of an operand in the row with the multi-index `index`.
@@ -84,15 +85,16 @@ inline RowValue operand_row(const RowCase& of, const RowOperand& x, const std::v
   RowValue value = {x.width == 1, x.is_wide, {}};
   const int64_t count = x.is_wide ? of.one.columns : 1;
   for (int64_t i = 0; i < count; i++) {
-    float number = x.at[x.width == 1 ? row * count + i : 0];
-    if (x.width == 4) memcpy(&number, x.at + (row * count + i) * 4, 4);
+    const int64_t place = row * x.pitch + x.first + i;
+    float number = x.at[x.width == 1 ? place : 0];
+    if (x.width == 4) memcpy(&number, x.at + place * 4, 4);
     value.at.push_back(x.width == 4 ? flushed(double(number)) : number);
   }
   return value;
 }
 
-inline Output expected(const RowCase& of) {
-  Output y;
+inline std::vector<Output> expected(const RowCase& of) {
+  std::vector<Output> all(of.results.size());
   std::vector<int64_t> index(of.extents.size());
   for (int64_t row = 0; row < of.one.rows; row++) {
     int64_t rest = row;
@@ -116,11 +118,13 @@ inline Output expected(const RowCase& of) {
       }
       slots[size_t(by.to)] = value;
     }
-    const std::vector<float>& result = slots[size_t(of.one.result)].at;
-    const auto* bytes = reinterpret_cast<const uint8_t*>(result.data());
-    y.insert(y.end(), bytes, bytes + result.size() * 4);
+    for (size_t i = 0; i < all.size(); i++) {
+      const std::vector<float>& result = slots[size_t(of.results[i].from)].at;
+      const auto* bytes = reinterpret_cast<const uint8_t*>(result.data());
+      all[i].insert(all[i].end(), bytes, bytes + result.size() * 4);
+    }
   }
-  return y;
+  return all;
 }
 
 // A program of a few instructions. Values stay finite: there is at most one product, of numbers below 2**20.
@@ -165,8 +169,10 @@ inline void add_instructions(RowCase& of, Random& random) {
     of.one.has_reductions |= is_reduction;
     of.instructions.push_back(by);
   }
-  of.one.result = of.instructions.back().to;
-  of.one.is_wide = kinds[size_t(of.one.result)].is_wide;
+  // The last value is a result, and perhaps other floats that instructions compute.
+  for (auto by = of.instructions.rbegin(); by != of.instructions.rend(); by++)
+    if (!kinds[size_t(by->to)].is_truth && (of.results.empty() || random.chance(20)))
+      of.results.push_back({by->to, kinds[size_t(by->to)].is_wide, nullptr});
   of.one.slots = int64_t(of.operands.size());
   for (const RowInstruction& by : of.instructions) {
     of.one.slots = std::max<int64_t>(of.one.slots, by.to + 1);
@@ -183,6 +189,8 @@ inline const RowProgram& bound(RowCase& of) {
   of.one.operands = of.operands.data();
   of.one.instruction_count = int64_t(of.instructions.size());
   of.one.instructions = of.instructions.data();
+  of.one.result_count = int64_t(of.results.size());
+  of.one.results = of.results.data();
   return of.one;
 }
 
@@ -206,7 +214,12 @@ inline RowCase random_rows(Random& random, std::deque<Bytes>& inputs, std::vecto
     x.has_rows = rows > 1;
     x.is_whole = rows == of.one.rows;
     x.is_kept = rows == 1;
-    const int64_t size = rows * (x.is_wide ? columns : 1);
+    x.pitch = x.is_wide ? columns : 1;
+    if (x.is_wide && columns > 1 && random.chance(30)) {  // some columns of longer rows
+      x.first = random.below(20);
+      x.pitch = x.first + columns + random.below(20);
+    }
+    const int64_t size = rows * x.pitch;
     uint8_t* at = inputs.emplace_back(random, size * x.width, x.width).at();
     for (int64_t k = 0; k < size; k++) {
       const float power = std::exp2(float(random.between(random.chance(5) ? -140 : -20, 19)));

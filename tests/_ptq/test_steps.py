@@ -15,7 +15,7 @@ from jax import export, lax
 import jaxdml as dml
 from _ptq.quantized import is_right
 from helpers.compare import assert_same_bits
-from helpers.native_calls import needs_native
+from helpers.native_calls import native_calls, needs_native
 from jaxdml.ptq import quantize
 from jaxdml.ptq._integers import joint
 from jaxdml.ptq._trace import steps
@@ -37,10 +37,10 @@ def over_layers(p, x):
 
 
 @functools.cache
-def model_of(apply, units):
+def model_of(apply, units, floats="exact"):
     shapes = {"input": (8, units), "state": (units, units), "layers": (3, 8, 8)}
     params = {name: normal(*shape) / shape[-2] ** 0.5 for name, shape in shapes.items()}
-    return quantize(apply, params, [normal(16, 5, 8)], progress=False)
+    return quantize(apply, params, [normal(16, 5, 8)], floats=floats, progress=False)
 
 
 def body_of(model, x):
@@ -60,9 +60,17 @@ def body_of(model, x):
     ],
 )
 def test_steps_of_one_small_row_call_no_native_kernel(apply, units, rows, is_native):
-    body = body_of(model_of(apply, units), normal(rows, 5, 8))
+    body = body_of(model_of(apply, units, "xla"), normal(rows, 5, 8))
     assert (NATIVE in body) == is_native
     assert is_native or " dot(" in body
+
+
+@needs_native
+@pytest.mark.parametrize("rows", [1, 2])
+def test_all_steps_are_one_native_call_with_exact_floats(rows):
+    model, x = model_of(over_steps, 8), normal(rows, 5, 8)
+    assert native_calls(lambda *given: model.apply(*given), model.params, x) == ["quantized", "matmul", "steps"]
+    assert " while(" not in jax.jit(model.apply).lower(model.params, x).compile().as_text()
 
 
 @pytest.mark.parametrize("apply", [over_steps, pytest.param(over_layers, marks=pytest.mark.rare)])

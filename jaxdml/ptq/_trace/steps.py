@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxdml._arithmetic.kernel_library import use_kernels
+from jaxdml._arithmetic.kernel_call import joined_kernels
 from jaxdml._arithmetic.prepared import PreparedMatrix
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import CONVERSIONS, MOVERS, Node
@@ -78,7 +78,7 @@ def _in_step(node: Node) -> Node:
     function = node.operator.function
 
     def computed(*arguments: Any, **options: Any) -> Any:
-        with use_kernels("xla") if _is_small_row(*arguments) else nullcontext():
+        with joined_kernels() if _is_small_row(*arguments) else nullcontext():
             return function(*arguments, **options)
 
     return node.replace(operator=replace(node.operator, function=computed))
