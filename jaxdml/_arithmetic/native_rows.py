@@ -104,7 +104,8 @@ def _takes(*arrays: Any, program: RowProgram, **_: Any) -> bool:
     return elements * max(1, sum(CODES[code] in FUNCTIONS for code in program.numbers[::5])) >= LEAST_ELEMENTS
 
 
-ROWS = Kernel(_run, _results, _takes)
+ROWS = Kernel(_run, _results)
+LARGE_ROWS = Kernel(_run, _results, _takes)
 
 
 def program_of(code: str, shape: tuple[int, ...]) -> RowProgram:

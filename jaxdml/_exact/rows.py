@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import with_kernel
-from jaxdml._arithmetic.native_rows import MOST_REDUCED, REDUCTIONS, ROWS, RowProgram, RowResult
+from jaxdml._arithmetic.native_rows import LARGE_ROWS, MOST_REDUCED, REDUCTIONS, RowProgram, RowResult
 from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar, Operation
 from jaxdml._exact.row_code import RowCode
 from jaxdml._exact.rules import RULES, as_it_is
@@ -278,7 +278,7 @@ def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Any]:
     return partial(computed, **params)
 
 
-@with_kernel(ROWS)
+@with_kernel(LARGE_ROWS)
 def computed(*arrays: Array, program: RowProgram, steps: tuple[Any, ...], results: tuple[int, ...]) -> Any:
     """The results of some of the joined equations, each computed by its rule."""
     values: list[Array] = []

@@ -93,6 +93,8 @@ def scan_of(
         if kind >= 0 and not view == results[kind].view == (*view[:-1], step.program.columns):
             return None
     sequences = tuple(range(states, len(results)))
+    if not sequences and SEQUENCE not in arguments:
+        return None  # the kernel takes the number of steps from a sequence
     loop = Loop(params["length"], arguments, sequences, bool(params["reverse"]))
 
     def read(*operands: Any) -> Any:

@@ -36,7 +36,7 @@ def with_sunk_slices(flat: FlatJaxpr) -> list[FlatEqn]:
             continue
         sunk.add(value)
         for atom in set(filter(_is_value, eqn.invars)):
-            users[atom].remove(eqn)
+            users[atom] = [user for user in users[atom] if user is not eqn]
         for part in users[value]:
             *slices, last = parts[part.outvars[0]] = _on_part(eqn, part)
             for each in slices:

@@ -1,6 +1,6 @@
 """Removes transposes that undo each other, also where slices or an elementwise function lie between them.
 
-A batch that vmap adds behind the columns of a product gives such pairs, and programs on rows read neither's operand.
+vmap may put the batch behind the columns of a product, which gives such pairs. They would end a program on rows.
 """
 
 from collections import defaultdict

@@ -95,6 +95,11 @@ ffi::Error steps(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buff
   RowCall call;
   JAXDML_RETURN_IF_WRONG(read_operands(all_arguments, y, columns, operands, call));
   if (are_empty(all)) return ffi::Error::Success();
+  // The memory of a sequence bounds the number of steps.
+  bool has_sequence = false;
+  for (size_t i = 0; i < all.size(); i++) has_sequence |= is_sequence[i] && all[i].element_count();
+  for (size_t i = 0; i < others.size(); i++) has_sequence |= arguments[i + 1] == kSequence && others[i].element_count();
+  JAXDML_EXPECT(count == 1 || has_sequence, "several steps have no sequence");
   JAXDML_RETURN_IF_WRONG(read_program(program, results, call));
   JAXDML_RETURN_IF_WRONG(bind_results(all, call));
   RowProgram& one = call.program;
@@ -142,6 +147,9 @@ ffi::Error steps(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buff
   }
   // Results that steps read are written in place: a block of rows is read before it is written.
   const auto result_at = [&](int64_t i) { return static_cast<float*>(all[size_t(i)].untyped_data()); };
+  std::vector<int64_t> argument_bytes, result_bytes;  // of a step, in sequences
+  for (const Buffer& x : others) argument_bytes.push_back(bytes_of_step(x, count));
+  for (const Buffer& y : all) result_bytes.push_back(bytes_of_step(y, count));
   for (int64_t i = 0; i < count; i++) {
     const int64_t step = is_reversed ? count - 1 - i : i;
     const float* const x = i && arguments[0] >= 0 ? result_at(arguments[0]) : static_cast<float*>(a.untyped_data());
@@ -161,12 +169,12 @@ ffi::Error steps(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buff
       }
       const int64_t kind = arguments[other + 1];
       if (kind == kSequence)
-        operand.at = all_arguments[source].at + step * bytes_of_step(others[other], count);
+        operand.at = all_arguments[source].at + step * argument_bytes[other];
       else if (kind >= 0 && i)
         operand.at = reinterpret_cast<const uint8_t*>(result_at(kind));
     }
     for (size_t j = 0; j < all.size(); j++)
-      if (is_sequence[j]) call.results[j].y = result_at(int64_t(j)) + step * (bytes_of_step(all[j], count) / 4);
+      if (is_sequence[j]) call.results[j].y = result_at(int64_t(j)) + step * (result_bytes[j] / 4);
     kernels.run_rows(pool, one, rest);
   }
   return ffi::Error::Success();

@@ -518,9 +518,10 @@ Call steps(Random& random, const Kernels& kernels) {
       kinds.numbers.push_back(-1);
     }
   }
+  const bool has_sequence = !sequences.numbers.empty() || std::count(kinds.numbers.begin(), kinds.numbers.end(), -2);
   call.attributes = {kinds,
                      {"columns", XLA_FFI_DataType_S64, false, {columns}},
-                     {"count", XLA_FFI_DataType_S64, false, {steps}},
+                     {"count", XLA_FFI_DataType_S64, false, {has_sequence ? steps : 1}},
                      {"is_by_rows", XLA_FFI_DataType_PRED, false, {random.chance(50)}},
                      {"is_reversed", XLA_FFI_DataType_PRED, false, {random.chance(50)}},
                      operands,

@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxdml._arithmetic.float_products import OF_ROWS
 from jaxdml._arithmetic.native_attention import MOST_DEPTH
 from jaxdml._arithmetic.native_rows import CODES, MOST_REDUCED, MOST_SLOTS
+from jaxdml._arithmetic.native_step import CONSTANT, SEQUENCE
 
 SOURCES = Path(__file__).parents[2] / "native" / "src"
 # The names of codes in the library that differ from those in Python by more than their capitals.
@@ -28,6 +29,11 @@ def test_codes_of_rows_are_in_one_order():
     (body,) = re.findall(r"enum class RowCode : int32_t \{(.*?)\};", text, re.DOTALL)
     words = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in re.findall(r"\bk(\w+)", body)]
     assert [NAMES.get(word, word) for word in words] == [*CODES, "count"]
+
+
+def test_kinds_of_arguments_of_steps_are_the_same():
+    text = (SOURCES / "bind_steps.cc").read_text(encoding="utf-8")
+    assert f"constexpr int64_t kConstant = {CONSTANT}, kSequence = {SEQUENCE};" in text
 
 
 def test_limits_are_the_same():

@@ -182,6 +182,12 @@ def test_other_loops_stay_loops(name):
         jax.tree.map(assert_same_bits, got, jax.jit(lambda *given: f(*given))(*arguments))
 
 
+def test_a_loop_without_sequences_stays_a_loop():
+    f = dml.exact(lambda weights, h: lax.fori_loop(0, 3, lambda _, h: jnp.tanh(product(h, weights)), h))
+    same_bits(f, SQUARE, array(9, UNITS), calls=["steps"])
+    assert " while(" in jax.jit(f).lower(SQUARE, array(9, UNITS)).compile().as_text()
+
+
 def test_arguments_of_steps():
     """An array that all steps share, a narrow one for each step, and a state that is only an operand of the program."""
 
