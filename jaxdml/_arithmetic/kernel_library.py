@@ -14,7 +14,7 @@ from jaxdml.errors import DescError, api_boundary
 
 ENVIRONMENT = "JAXDML_KERNELS"
 SETS = ("avx2", "avx512_vnni", "amx_int8", "neon", "neon_dotprod", "neon_i8mm")  # instruction sets
-VERSION = "0.9.0"  # the version of jaxdml-cpu that this package needs
+VERSION = "0.10.0"  # the version of jaxdml-cpu that this package needs
 
 
 def _find() -> tuple[Any, str, bool]:

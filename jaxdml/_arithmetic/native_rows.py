@@ -8,26 +8,42 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, library_call
+from jaxdml._arithmetic.native_call import Result, int64s, library_calls
 
 Array = jax.Array
 
 # In the order of RowCode in native/src/kernels.h.
 CODES = (
     "abs", "neg", "sign", "floor", "ceil", "round", "sqrt", "rsqrt", "exp", "exp2", "expm1", "logistic",
-    "tanh", "log", "log1p", "erf", "erfc", "square", "is_finite", "not", "to_float", "onnxruntime_logistic",
-    "onnxruntime_tanh",
-    "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+    "tanh", "log", "log1p", "erf", "erfc", "square", "is_finite", "not", "to_float", "float_of_integer",
+    "onnxruntime_logistic", "onnxruntime_tanh",
+    "add", "add_integers", "steps", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
     "select_n", "clamp", "reduce_sum", "reduce_max", "reduce_min",
 )  # fmt: skip
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 MOST_SLOTS = 64  # the maximum number of slots of a program; a slot holds one value at a time
+MOST_RESULTS = 8  # the maximum number of results of a program
 MOST_REDUCED = 2**16  # the maximum length of a row that is reduced
+
+
+class RowResult(NamedTuple):
+    """A result of a program.
+
+    Attributes:
+      slot: the slot with its value: floats, or steps (quotients by a scale) if the result has 8-bit integers.
+      shape: its shape.
+      dtype: the name of its type: float32, int8 or uint8.
+      zero_point: the slot of the zero point of 8-bit integers.
+    """
+
+    slot: int
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    zero_point: int = 0
 
 
 class RowProgram(NamedTuple):
@@ -38,15 +54,16 @@ class RowProgram(NamedTuple):
         are in the first slots.
       views: the shape of each operand for the kernel. Each extent is 1 or the extent of the rows, and the last is 1 or
         the length of a row.
-      view: the shape in which the kernel writes the result.
-      shape: the shape of the result.
-      overwritten: the place of an operand that nothing else reads, over which the kernel may write the result; or None.
+      view: the shape in which the kernel writes the results.
+      results: the results.
+      overwritten: the place of an operand that nothing else reads, over which the kernel may write the first result; or
+        None.
     """
 
     numbers: tuple[int, ...]
     views: tuple[tuple[int, ...], ...]
     view: tuple[int, ...]
-    shape: tuple[int, ...]
+    results: tuple[RowResult, ...]
     overwritten: int | None = None
 
     @property
@@ -55,16 +72,18 @@ class RowProgram(NamedTuple):
         return any(CODES[code] in REDUCTIONS for code in self.numbers[::5])
 
 
-def _run(*operands: Array, leading: int, program: RowProgram, **_: Any) -> Array:
+def _run(*operands: Array, leading: int, program: RowProgram, **_: Any) -> tuple[Array, ...]:
     viewed = [lax.reshape(x, (*x.shape[:leading], *view)) for x, view in zip(operands, program.views, strict=True)]
     numbers = np.asarray(program.numbers, np.int64)
-    result = program.view, jnp.float32
-    y = library_call("rows", leading, result, viewed, overwritten=program.overwritten, program=numbers)
-    return lax.reshape(y, (*y.shape[:leading], *program.shape))
+    slots = int64s([number for each in program.results for number in (each.slot, each.zero_point)])
+    of_views = [(program.view, each.dtype) for each in program.results]
+    found = library_calls("rows", leading, of_views, viewed, program.overwritten, program=numbers, results=slots)
+    pairs = zip(found, program.results, strict=True)
+    return tuple(lax.reshape(y, (*y.shape[:leading], *each.shape)) for y, each in pairs)
 
 
-def _result(*operands: Any, program: RowProgram, **_: Any) -> Result:
-    return program.shape, jnp.float32
+def _result(*operands: Any, program: RowProgram, **_: Any) -> list[Result]:
+    return [(each.shape, each.dtype) for each in program.results]
 
 
 ROWS = Kernel(_run, _result)
@@ -73,4 +92,4 @@ ROWS = Kernel(_run, _result)
 def program_of(code: str, shape: tuple[int, ...]) -> RowProgram:
     """The program of one function of one array, as one row."""
     row = (math.prod(shape),)
-    return RowProgram((CODES.index(code), 1, 0, 0, 0), (row,), row, shape)
+    return RowProgram((CODES.index(code), 1, 0, 0, 0), (row,), row, (RowResult(1, shape),))

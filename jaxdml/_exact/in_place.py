@@ -37,7 +37,10 @@ def _overwriting(eqn: FlatEqn, is_free: Callable[[Any], bool]) -> FlatEqn:
     places = (
         place
         for place, (atom, view) in enumerate(zip(eqn.invars, program.views, strict=True))
-        if view == program.view and atom.aval.dtype == np.float32 and is_free(atom)
+        if program.results[0].dtype == "float32"
+        and view == program.view
+        and atom.aval.dtype == np.float32
+        and is_free(atom)
     )
     program = program._replace(overwritten=next(places, None))
     return eqn._replace(params={**eqn.params, "program": program})

@@ -16,6 +16,7 @@ from jaxdml._exact.chains import CHAINED, with_chains
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import Operation, flattened
 from jaxdml._exact.in_place import with_overwritten_operands
+from jaxdml._exact.row_groups import with_row_groups
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
 from jaxdml._exact.rules import (
     RULES,
@@ -214,7 +215,8 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
 
     values |= zip(flat.invars, map(jax.numpy.asarray, (*constants, *inputs)), strict=True)
     eqns = joined(flat._replace(eqns=_with_order_of_nan(flat.eqns)))
-    for eqn in with_overwritten_operands(with_chains(eqns, flat.outvars), flat.outvars):
+    eqns = with_row_groups(with_chains(eqns, flat.outvars), flat.outvars)
+    for eqn in with_overwritten_operands(eqns, flat.outvars):
         with jax.named_scope(eqn.scope):
             results = _computed(eqn, [read(atom) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)

@@ -8,6 +8,7 @@ The rows lie along the last dimension of the largest arrays. A value is wide if 
 the rows, and narrow if it has one for each row, with or without a last dimension of 1.
 """
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +19,8 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import with_kernel
-from jaxdml._arithmetic.native_rows import MOST_REDUCED, REDUCTIONS, ROWS, RowProgram
-from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar, Operation
+from jaxdml._arithmetic.native_rows import MOST_REDUCED, REDUCTIONS, ROWS, RowProgram, RowResult
+from jaxdml._exact.flat import FLUSH, FlatEqn, FlatJaxpr, FlatVar, Operation
 from jaxdml._exact.row_code import RowCode
 from jaxdml._exact.rules import RULES, as_it_is
 
@@ -150,7 +151,8 @@ def joined(flat: FlatJaxpr) -> list[FlatEqn]:
             only = value
         last_of[value] = only
         members[only].insert(0, eqn)
-    programs = {last: _program(eqns, spaces) for last, eqns in members.items()}
+    raw = {eqn.result: eqn.invars[0] for eqn in flat.eqns if eqn.primitive is FLUSH}
+    programs = {last: _program(eqns, spaces, raw) for last, eqns in members.items()}
     result = []
     for eqn in flat.eqns:
         last = last_of.get(eqn.result)
@@ -168,24 +170,29 @@ def _sees(eqn: FlatEqn, value: FlatVar, spaces: Mapping[Any, Space]) -> bool:
     return space is not None and made[:2] == space[:2] and _view(eqn, value, space) == made.view
 
 
-def _program(eqns: Sequence[FlatEqn], spaces: Mapping[Any, Space]) -> FlatEqn | None:
-    """The equation that replaces others; None if there are too few elements, or the kernel cannot run the program."""
+def _program(eqns: Sequence[FlatEqn], spaces: Mapping[Any, Space], raw: Mapping[Any, Any]) -> FlatEqn | None:
+    """The equation that replaces others; None if there are too few elements, or the kernel cannot run the program.
+
+    `raw` maps results of flushing to what is flushed: the kernel flushes what it reads.
+    """
     last = eqns[-1].outvars[0]
     inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
     operands: dict[tuple[Any, Shape], tuple[int, Any]] = {}  # each operand's place and atom
     # For each equation, the place of each operand among the program's operands, or ~ the place of the equation that
     # computes the operand.
     places: list[list[int]] = []
+    flushed = set[Any]()
     for eqn in eqns:
         space, of_eqn = spaces[eqn.result], []
         for atom in eqn.invars:
             if _is_value(atom) and atom in inside:
                 of_eqn.append(inside[atom])
                 continue
-            key = (
-                atom if _is_value(atom) else np.asarray(atom.val, atom.aval.dtype).tobytes(),
-                _view(eqn, atom, space),
-            )
+            view = _view(eqn, atom, space)
+            if _is_value(atom) and atom in raw:
+                atom = raw[atom]
+                flushed.add(atom)
+            key = atom if _is_value(atom) else np.asarray(atom.val, atom.aval.dtype).tobytes(), view
             place, _ = operands.setdefault(key, (len(operands), atom))
             of_eqn.append(place)
         places.append(of_eqn)
@@ -200,34 +207,45 @@ def _program(eqns: Sequence[FlatEqn], spaces: Mapping[Any, Space]) -> FlatEqn | 
     view = spaces[last].view
     if not code.instructions or math.prod(spaces[last].outer) * spaces[last].columns < LEAST_ELEMENTS:
         return None
-    program = code.program(view, last.aval.shape)
+    code.results = [RowResult(values[-1], last.aval.shape)]
+    program = code.program(view)
     if program is None:
         return None
-    steps = tuple(
-        (eqn.primitive, tuple(sorted(eqn.params.items())), tuple(of_eqn))
-        for eqn, of_eqn in zip(eqns, places, strict=True)
-    )
-    params = {"program": program, "steps": steps}
-    return FlatEqn(ROW_PROGRAM, params, tuple(atom for _, atom in operands.values()), (last,), eqns[-1].scope)
+    atoms = [atom for _, atom in operands.values()]
+    first = [place for place, atom in enumerate(atoms) if _is_value(atom) and atom in flushed]
+    in_steps = {place: ~step for step, place in enumerate(first)} | {~i: ~(len(first) + i) for i in range(len(eqns))}
+    steps: list[Any] = [(FLUSH, (), (place,)) for place in first]
+    for eqn, of_eqn in zip(eqns, places, strict=True):
+        read = tuple(in_steps.get(place, place) for place in of_eqn)
+        steps.append((eqn.primitive, tuple(sorted(eqn.params.items())), read))
+    params = {"program": program, "steps": tuple(steps), "results": (-1,), "code": code, "view": view}
+    return FlatEqn(ROW_PROGRAM, params, tuple(atoms), (last,), eqns[-1].scope)
 
 
 # Running -------------------------------------------------------------------------------------------------------------
 
 
-def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Array]:
+def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Any]:
     """The rule of joined equations."""
-
-    def compute(*operands: Array) -> Array:
-        return computed(*operands, program=params["program"], steps=params["steps"])
-
-    return compute
+    return functools.partial(computed, **{name: params[name] for name in ("program", "steps", "results")})
 
 
 @with_kernel(ROWS)
-def computed(*operands: Array, program: RowProgram, steps: tuple[Any, ...]) -> Array:
-    """The result of the last of the joined equations, each computed by its rule."""
+def computed(
+    *operands: Array, program: RowProgram, steps: tuple[Any, ...], results: tuple[int, ...] = (-1,)
+) -> Any:  # fmt: skip
+    """The results of some of the joined equations, each computed by its rule.
+
+    Args:
+      *operands: the operands of all equations.
+      program: the program that computes the same.
+      steps: for each equation its primitive, its parameters, and for each operand its place, or ~ the place of the
+        equation that computes it.
+      results: the places of the equations whose results are returned; a single result is returned itself.
+    """
     values: list[Array] = []
     for primitive, params, places in steps:
         read = [operands[place] if place >= 0 else values[~place] for place in places]
-        values.append(RULES.get(primitive.name, as_it_is)(primitive, dict(params))(*read))
-    return values[-1]
+        found: Any = RULES.get(primitive.name, as_it_is)(primitive, dict(params))(*read)
+        values.append(found[0] if isinstance(found, list) else found)
+    return values[results[0]] if len(results) == 1 else tuple(values[place] for place in results)

@@ -6,7 +6,7 @@ This package is optional. Only jaxdml imports it.
 import ctypes
 from importlib import resources
 
-__version__ = "0.9.0"
+__version__ = "0.10.0"
 
 HANDLERS = (
     "matmul",

@@ -124,6 +124,7 @@ struct BlockProgram {
   RowProgram one;
   int64_t extents[kMostSlots];
   RowOperand operands[kMostSlots];
+  RowResult result;
 
   BlockProgram(const Chain& chain, const Block& block, float* floats) : one(chain.rows.program) {
     const RowProgram all = one;
@@ -137,14 +138,16 @@ struct BlockProgram {
           step *= of.extents[k];
         }
       extents[i] = of.extents[all.rank - 1] == 1 ? 1 : block.rows;
-      const uint8_t* const at = is_product ? reinterpret_cast<const uint8_t*>(floats) : of.at + offset * of.width;
-      operands[i] = {at, &extents[i], of.width, of.is_wide, extents[i] > 1, extents[i] == block.rows, of.is_kept};
+      const uint8_t* const at = is_product ? reinterpret_cast<const uint8_t*>(floats) : of.at + offset * width_of(of.type);
+      operands[i] = {at, &extents[i], of.type, of.is_wide, extents[i] > 1, extents[i] == block.rows, of.is_kept};
     }
     one.rows = block.rows;
     one.rank = 1;
     one.extents = &one.rows;
     one.operands = operands;
-    one.y = floats;
+    result = one.results[0];
+    result.y = reinterpret_cast<uint8_t*>(floats);
+    one.results = &result;
   }
   BlockProgram(const BlockProgram&) = delete;
   BlockProgram& operator=(const BlockProgram&) = delete;
@@ -281,6 +284,7 @@ ffi::Error chained(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Bu
   JAXDML_EXPECT(place >= 0 && size_t(place) <= arguments.size(), "the program has no operand for the first product");
   arguments.insert(arguments.begin() + place, {middle, ffi::DataType::F32, nullptr});
   RowCall rows;
+  rows.results = {{nullptr, RowType::kFloat, last_slot(program), 0}};
   JAXDML_RETURN_IF_WRONG(read_rows(arguments, middle, program, rows));
   JAXDML_EXPECT(rows.program.columns == columns, "an operand of the program has more columns than the first product");
   if (!y.element_count()) return ffi::Error::Success();

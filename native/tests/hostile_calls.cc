@@ -196,7 +196,9 @@ Call elementwise(Random& random, XLA_FFI_Handler* handler, XLA_FFI_DataType x, X
 }
 Call add(Random& random, const Kernels&) { return elementwise(random, &jaxdml_cpu_add, byte(random), byte(random), 2); }
 Call quantized(Random& random, const Kernels&) {
-  return elementwise(random, &jaxdml_cpu_quantized, kFloat, byte(random), 1);
+  Call call = elementwise(random, &jaxdml_cpu_quantized, kFloat, byte(random), 1);
+  if (random.chance(40)) call.results[0].type = random.chance(50) ? XLA_FFI_DataType_S16 : XLA_FFI_DataType_U16;
+  return call;
 }
 Call dequantized(Random& random, const Kernels&) {
   Call call = elementwise(random, &jaxdml_cpu_dequantized, byte(random), kFloat, 1);
@@ -388,7 +390,8 @@ Attribute row_program(Random& random, int64_t operands, int64_t first, int64_t i
 }
 
 Array row_operand(Random& random, const Extents& leading, int64_t columns) {
-  return {random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
+  const XLA_FFI_DataType types[] = {XLA_FFI_DataType_PRED, XLA_FFI_DataType_S32, byte(random)};
+  return {random.chance(30) ? types[random.below(3)] : kFloat,
           some(random, leading) + Extents{random.chance(30) ? 1 : columns}};
 }
 
@@ -405,8 +408,14 @@ Call rows(Random& random, const Kernels&) {
     for (const int64_t number : {random.between(int64_t(RowCode::kSum), int64_t(RowCode::kSmallest)),
                                  count + instructions, count + instructions - 1, int64_t(0), int64_t(0)})
       program.numbers.push_back(number);
-  call.results = {{kFloat, leading + Extents{is_reduced ? 1 : columns}}};
-  call.attributes = {program};
+  Attribute results = {"results", XLA_FFI_DataType_S64, true, {}};
+  for (int64_t i = random.between(1, 3); i > 0; i--) {
+    call.results.push_back({random.chance(50) ? kFloat : byte(random), leading + Extents{is_reduced ? 1 : columns}});
+    const int64_t last = count + instructions - 1;
+    for (const int64_t slot : {is_reduced ? last + 1 : random.between(count, last), random.below(count)})
+      results.numbers.push_back(slot);
+  }
+  call.attributes = {program, results};
   return call;
 }
 
