@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import native_elementwise, rounding
-from jaxdml._arithmetic.kernel_call import with_kernel
+from jaxdml._arithmetic.kernel_call import Kernel, with_kernel
 
 Array = jax.Array
 
@@ -27,6 +27,31 @@ def quantized(x: Array, scale: Array, zero_point: Array | None, *, output_dtype:
     x, scale = (rounding.flushed(lax.convert_element_type(value, jnp.float32)) for value in (x, scale))
     quotient = rounding.quotient(x, rounding.with_rank(scale, x.ndim))
     return rounding.saturate(quotient, zero_point, output_dtype)
+
+
+def _scaled_sums(sums: Array, bias: Array | None, scale: Array, *, leading: int = 0) -> Array:
+    return rounding.scaled(rounding.difference(sums if bias is None else sums + bias, None), scale)
+
+
+def _takes_scaled_sums(sums: Any, bias: Any, scale: Any) -> bool:
+    are_known = all(isinstance(size, int) for size in sums.shape)
+    return are_known and sums.dtype == jnp.int32 and scale.dtype == jnp.float32
+
+
+# XLA computes the floats, unless `jaxdml.exact` finds a program on rows that reads them, and computes them there.
+SCALED_SUMS = Kernel(_scaled_sums, lambda sums, *_: (sums.shape, jnp.float32), _takes_scaled_sums)
+
+
+@with_kernel(SCALED_SUMS)
+def scaled_sums(sums: Array, bias: Array | None, scale: Array) -> Array:
+    """fl(fl(sums + bias) * scale), rounded once more if scale is float16; the result has scale's type.
+
+    Args:
+      sums: int32 [N, C, *spatial].
+      bias: int32 of the same rank, which broadcasts to sums.
+      scale: floats of the same rank, which broadcast to sums.
+    """
+    return _scaled_sums(sums, bias, scale)
 
 
 @with_kernel(native_elementwise.ADD)

@@ -34,7 +34,7 @@ def library_call(
 
 
 def library_calls(
-    name: str, leading: int, results: Sequence[Result], operands: Sequence[Array], /, overwritten: int | None = None,
+    name: str, leading: int, results: Sequence[Result], operands: Sequence[Array], overwritten: int | None = None, /,
     **attributes: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
     """As `library_call`, for a function with several results, of which the first may be written over an operand."""

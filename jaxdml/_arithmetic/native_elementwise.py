@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, is_at_most_two_bytes, is_byte, library_call, library_calls, operand
+from jaxdml._arithmetic.native_call import Result, is_at_most_two_bytes, library_call, library_calls, operand
 
 Array = jax.Array
 
@@ -69,7 +69,7 @@ def _takes_quantize_rows(x: Any) -> bool:
 
 
 def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:
-    return bool(x.dtype == jnp.float32 and is_byte(output_dtype) and _are_numbers(scale, zero_point))
+    return bool(x.dtype == jnp.float32 and is_at_most_two_bytes(output_dtype) and _are_numbers(scale, zero_point))
 
 
 def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:

@@ -8,7 +8,6 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -20,13 +19,14 @@ Array = jax.Array
 # In the order of RowCode in native/src/kernels.h.
 CODES = (
     "abs", "neg", "sign", "floor", "ceil", "round", "sqrt", "rsqrt", "exp", "exp2", "expm1", "logistic",
-    "tanh", "log", "log1p", "erf", "erfc", "square", "is_finite", "not", "to_float", "onnxruntime_logistic",
-    "onnxruntime_tanh",
-    "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+    "tanh", "log", "log1p", "erf", "erfc", "square", "is_finite", "not", "to_float", "float_of_integer",
+    "onnxruntime_logistic", "onnxruntime_tanh",
+    "add", "add_integers", "steps", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
     "select_n", "clamp", "reduce_sum", "reduce_max", "reduce_min",
 )  # fmt: skip
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 MOST_SLOTS = 64  # the maximum number of slots of a program; a slot holds one value at a time
+MOST_RESULTS = 8  # the maximum number of results of a program
 MOST_REDUCED = 2**16  # the maximum length of a row that is reduced
 FUNCTIONS = ("exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc")  # XLA's loops take longest
 # The least number of elements in a program's rows, times the functions that it computes; for fewer, XLA's loops are as
@@ -38,14 +38,24 @@ class RowResult(NamedTuple):
     """A result of a program.
 
     Attributes:
-      slot: the slot that holds the result after the last instruction.
+      slot: the slot with its value after the last instruction: floats, or steps (quotients by a scale) if the result
+        has 8-bit integers.
       view: the shape in which the kernel writes the result; the last extent is 1 or the program's columns.
       shape: the shape of the result.
+      dtype: the name of its type: float32, int8 or uint8.
+      zero_point: the slot of the zero point of 8-bit integers; None for floats.
     """
 
     slot: int
     view: tuple[int, ...]
     shape: tuple[int, ...]
+    dtype: str = "float32"
+    zero_point: int | None = None
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The slots of the value and of the zero point, as the kernel reads them."""
+        return self.slot, self.slot if self.zero_point is None else self.zero_point
 
 
 class RowProgram(NamedTuple):
@@ -82,13 +92,13 @@ class RowProgram(NamedTuple):
             "columns": np.int64(self.columns),
             "operands": int64s([number for operand in self.operands for number in operand]),
             "program": int64s(self.numbers),
-            "results": int64s([result.slot for result in self.results]),
+            "results": int64s([number for result in self.results for number in result.numbers]),
         }
 
 
 def _run(*arrays: Array, leading: int, program: RowProgram, **_: Any) -> tuple[Array, ...]:
     viewed = [lax.reshape(x, (*x.shape[:leading], *view)) for x, view in zip(arrays, program.views, strict=True)]
-    views = [(result.view, jnp.float32) for result in program.results]
+    views = [(result.view, result.dtype) for result in program.results]
     computed = library_calls("rows", leading, views, viewed, program.overwritten, **program.attributes)
     return tuple(
         lax.reshape(y, (*y.shape[:leading], *result.shape)) for y, result in zip(computed, program.results, strict=True)
@@ -96,7 +106,7 @@ def _run(*arrays: Array, leading: int, program: RowProgram, **_: Any) -> tuple[A
 
 
 def _results(*arrays: Any, program: RowProgram, **_: Any) -> list[Result]:
-    return [(result.shape, jnp.float32) for result in program.results]
+    return [(result.shape, result.dtype) for result in program.results]
 
 
 def _takes(*arrays: Any, program: RowProgram, **_: Any) -> bool:

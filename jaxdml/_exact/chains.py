@@ -21,7 +21,7 @@ from jaxdml._arithmetic.native_rows import RowProgram
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._exact.flat import FlatEqn
 from jaxdml._exact.kernel_calls import JOINED, Joined, Uses, arguments_of, spec_in, with_joined_calls, with_shape
-from jaxdml._exact.rows import computed
+from jaxdml._exact.rows import computed, statics_of
 
 Array = jax.Array
 Shape = tuple[int, ...]
@@ -69,7 +69,7 @@ def _chains(rows: FlatEqn, uses: Uses) -> Iterator[Joined]:
             continue
         leaves, tree = jax.tree.flatten(arguments)
         chain = Chain(first, program, place, by, second)
-        compute = partial(_chained, tree, chain=chain, shape=operand.aval.shape, **rows.params)
+        compute = partial(_chained, tree, chain=chain, shape=operand.aval.shape, **statics_of(rows.params))
         eqn = FlatEqn(JOINED, {"compute": compute}, tuple(leaves), product.outvars, rows.scope)
         yield eqn, [maker, *views, rows, *before, quantizer, product]
 

@@ -57,7 +57,8 @@ class FlatJaxpr(NamedTuple):
 
 FLUSH = Operation("flush")
 # Results are elements of the first operand. They are flushed in its place: a gather of some rows then reads no others.
-PARTS = frozenset(("gather", "slice", "dynamic_slice"))
+# Programs on rows flush what they read, so that views that they read need no pass of their own.
+PARTS = frozenset(("gather", "slice", "dynamic_slice", "reshape", "squeeze", "expand_dims", "transpose"))
 
 
 def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]) -> tuple[FlatJaxpr, list[Any]]:
@@ -97,7 +98,7 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
                 given_to = [named(atom, names) for atom in eqn.invars]
                 results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given_to, place)
             else:
-                is_part = eqn.primitive.name in PARTS and named(eqn.invars[0], names) in raw
+                is_part = _is_part(eqn) and named(eqn.invars[0], names) in raw
                 reads = named if is_part or _flushes(eqn) else partial(used, scope=place)
                 read = tuple(reads(atom, names) for atom in eqn.invars)
                 results = [FlatVar(var.aval) for var in eqn.outvars]
@@ -110,6 +111,15 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
     inputs = [given(var) for var in jaxpr.invars]
     outvars = walk(jaxpr, constants, inputs, "")
     return FlatJaxpr(invars + inputs, eqns, outvars), values
+
+
+def _is_part(eqn: Any) -> bool:
+    """Whether the result has elements of the first operand, each at most once."""
+    if not eqn.invars or isinstance(eqn.invars[0], Literal):
+        return False
+    if eqn.primitive.name != "broadcast_in_dim":
+        return eqn.primitive.name in PARTS
+    return bool(eqn.invars[0].aval.size == eqn.outvars[0].aval.size)
 
 
 def _flushes(eqn: Any) -> bool:

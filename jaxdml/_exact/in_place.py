@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from jax.extend.core import Literal
 
 from jaxdml._exact.flat import FlatEqn
@@ -37,7 +36,9 @@ def _overwriting(eqn: FlatEqn, is_free: Callable[[Any], bool]) -> FlatEqn:
     places = (
         place
         for place, (atom, view) in enumerate(zip(eqn.invars, program.views, strict=True))
-        if view == program.results[0].view and atom.aval.dtype == np.float32 and is_free(atom)
+        if view == program.results[0].view
+        and atom.aval.dtype == program.results[0].dtype == "float32"
+        and is_free(atom)
     )
     program = program._replace(overwritten=next(places, None))
     return eqn._replace(params={**eqn.params, "program": program})

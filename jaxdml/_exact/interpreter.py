@@ -18,6 +18,7 @@ from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import FlatJaxpr, Operation, flattened
 from jaxdml._exact.in_place import with_overwritten_operands
 from jaxdml._exact.kernel_calls import JOINED
+from jaxdml._exact.row_groups import with_row_groups
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
 from jaxdml._exact.rules import (
     RULES,
@@ -236,7 +237,9 @@ def _prepared(jaxpr: Any, constants: Sequence[Any], are_looped: bool = False) ->
     flat, constants = flattened(jaxpr, constants, _called)
     flat = without_pairs_of_transposes(flat._replace(eqns=_with_order_of_nan(flat.eqns)))
     eqns = with_chains(joined(flat._replace(eqns=with_sunk_slices(flat))), flat.outvars)
-    return flat._replace(eqns=with_steps(eqns, flat.outvars, are_looped)), constants
+    # Quantizers join programs last: chains and steps save more.
+    eqns = with_row_groups(with_steps(eqns, flat.outvars, are_looped), flat.outvars)
+    return flat._replace(eqns=eqns), constants
 
 
 def _run(eqns: Sequence[Any], values: dict[Any, Any]) -> None:

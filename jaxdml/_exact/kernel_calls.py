@@ -12,7 +12,7 @@ import jax
 from jax.extend.core import Literal
 
 from jaxdml._arithmetic.exact_calls import OPERAND, is_exact_call
-from jaxdml._arithmetic.kernel_call import Spec, spec_of
+from jaxdml._arithmetic.kernel_call import Kernel, Spec, spec_of
 from jaxdml._arithmetic.native import DOT, FLOAT_DOT
 from jaxdml._arithmetic.native_elementwise import QUANTIZE, QUANTIZE_ROWS
 from jaxdml._arithmetic.native_rows import RowProgram
@@ -22,6 +22,7 @@ from jaxdml._exact.rows import ROW_PROGRAM, is_reshape
 Shape = tuple[int, ...]
 JOINED = Operation("joined_calls")  # the parameter `compute` is a function of the operands
 Joined = tuple[FlatEqn, list[FlatEqn]]
+KERNELS = DOT, FLOAT_DOT, QUANTIZE, QUANTIZE_ROWS  # that are joined with programs on rows between them
 
 
 def with_joined_calls(
@@ -34,12 +35,11 @@ def with_joined_calls(
     """
     if not any(eqn.primitive is ROW_PROGRAM for eqn in eqns):
         return list(eqns)
-    opened = [each for eqn in eqns for each in _opened(eqn)]
-    uses = Uses(opened, outvars)
-    joined_of: dict[
-        FlatVar, FlatEqn
-    ] = {}  # maps the first result of each replaced equation to the equation in its place
-    for eqn in opened:
+    all_eqns = [each for eqn in eqns for each in opened(eqn, KERNELS)]
+    uses = Uses(all_eqns, outvars)
+    # Maps the first result of each replaced equation to the equation in its place.
+    joined_of: dict[FlatVar, FlatEqn] = {}
+    for eqn in all_eqns:
         for new, replaced in joined(eqn, uses) if eqn.primitive is ROW_PROGRAM else ():
             results = [each.outvars[0] for each in replaced]
             if not joined_of.keys() & set(results):
@@ -47,17 +47,17 @@ def with_joined_calls(
     if not joined_of:
         return list(eqns)
     kept = []
-    for eqn in opened:
+    for eqn in all_eqns:
         found = joined_of.get(eqn.outvars[0]) if eqn.outvars else None
         if found is None or found.outvars[0] is eqn.outvars[0]:
             kept.append(found or eqn)
     return kept
 
 
-def _opened(eqn: FlatEqn) -> list[FlatEqn]:
-    """The equations of an exact call that calls a kernel of a chain; any other equation itself."""
+def opened(eqn: FlatEqn, kernels: Sequence[Kernel]) -> list[FlatEqn]:
+    """The equations of an exact call that calls one of the kernels; any other equation itself."""
     closed = eqn.params["jaxpr"] if is_exact_call(eqn.params) else None
-    if closed is None or closed.consts or not _calls_kernel(closed.jaxpr):
+    if closed is None or closed.consts or not _calls_kernel(closed.jaxpr, kernels):
         return [eqn]
     made = {var for inner in closed.jaxpr.eqns if inner.primitive is not OPERAND for var in inner.outvars}
     if not all(is_value(atom) and atom in made for atom in closed.jaxpr.outvars):
@@ -72,19 +72,19 @@ def _opened(eqn: FlatEqn) -> list[FlatEqn]:
             continue
         values = tuple(results.get(var) or FlatVar(var.aval) for var in inner.outvars)
         names |= zip(inner.outvars, values, strict=True)
-        eqns += _opened(FlatEqn(inner.primitive, inner.params, read, values, eqn.scope, is_exact=True))
+        eqns += opened(FlatEqn(inner.primitive, inner.params, read, values, eqn.scope, is_exact=True), kernels)
     return eqns
 
 
-def _calls_kernel(jaxpr: Any) -> bool:
+def _calls_kernel(jaxpr: Any, kernels: Sequence[Kernel]) -> bool:
     return any(
-        spec_in(eqn, DOT, FLOAT_DOT, QUANTIZE, QUANTIZE_ROWS) is not None
-        or (is_exact_call(eqn.params) and _calls_kernel(eqn.params["jaxpr"].jaxpr))
+        spec_in(eqn, *kernels) is not None
+        or (is_exact_call(eqn.params) and _calls_kernel(eqn.params["jaxpr"].jaxpr, kernels))
         for eqn in jaxpr.eqns
     )
 
 
-def spec_in(eqn: Any, *kernels: Any) -> Spec | None:
+def spec_in(eqn: Any, *kernels: Kernel) -> Spec | None:
     """The static part of an equation that calls one of the kernels; None for others."""
     spec = spec_of(eqn.primitive, eqn.params)
     return spec if spec and spec.kernel in kernels else None

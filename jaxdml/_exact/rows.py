@@ -19,14 +19,13 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import with_kernel
-from jaxdml._arithmetic.native_rows import LARGE_ROWS, MOST_REDUCED, REDUCTIONS, RowProgram, RowResult
-from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar, Operation
-from jaxdml._exact.row_code import RowCode
+from jaxdml._arithmetic.native_rows import LARGE_ROWS, MOST_REDUCED, MOST_RESULTS, REDUCTIONS, RowProgram, RowResult
+from jaxdml._exact.flat import FLUSH, FlatEqn, FlatJaxpr, FlatVar, Operation
+from jaxdml._exact.row_code import RowCode, RowOperand, array_of
 from jaxdml._exact.rules import RULES, as_it_is
 
 Array = jax.Array
 Shape = tuple[int, ...]
-MOST_RESULTS = 8  # of a program; each holds a slot
 ROW_PROGRAM = Operation("row_program")
 RESHAPES = ("reshape", "squeeze", "expand_dims")
 ON_FLOATS = (
@@ -183,18 +182,19 @@ def joined(flat: FlatJaxpr) -> list[FlatEqn]:
         members[last].insert(0, eqn)
         if is_result:
             results[last].insert(0, value)
-    slices = {eqn.result: eqn for eqn in flat.eqns if is_slice_of_columns(eqn)}
-    programs = {last: _program(eqns, results[last], spaces, slices) for last, eqns in members.items()}
+    ahead = {eqn.result: eqn for eqn in flat.eqns if eqn.primitive is FLUSH or is_slice_of_columns(eqn)}
+    programs = {last: _program(eqns, results[last], spaces, ahead) for last, eqns in members.items()}
     eqns = []
     for eqn in flat.eqns:
         last = last_of.get(eqn.result)
-        program = programs[last] if last else None
-        if program is None:
+        if last is None:
             eqns.append(eqn)
         elif last is eqn.result:
-            eqns.append(program)
+            program = programs[last]
+            # Without a program, other programs still expect the equations in its place.
+            eqns += members[last] if program is None else [program]
     read = kept.union(*(filter(_is_value, eqn.invars) for eqn in eqns))
-    return [eqn for eqn in eqns if eqn.result not in slices or eqn.result in read]
+    return [eqn for eqn in eqns if eqn.result not in ahead or eqn.result in read]
 
 
 def _is_computed(eqn: FlatEqn) -> bool:
@@ -208,66 +208,105 @@ def _sees(eqn: FlatEqn, value: FlatVar, spaces: Mapping[Any, Space]) -> bool:
     return space is not None and made[:2] == space[:2] and _view(eqn, value, space) == made.view
 
 
+class _Source(NamedTuple):
+    """What a program reads in place of an operand of an equation.
+
+    Attributes:
+      operand: the operand of the program.
+      atom: the operand's array.
+      ahead: the equations that compute the operand of the equation from the array, in order.
+    """
+
+    operand: RowOperand
+    atom: Any
+    ahead: tuple[FlatEqn, ...]
+
+    @property
+    def key(self) -> Any:
+        """Equal for sources of the same values."""
+        return self.operand, *(eqn.outvars[0] for eqn in self.ahead)
+
+
 def _program(
-    eqns: Sequence[FlatEqn], results: Sequence[FlatVar], spaces: Mapping[Any, Space], slices: Mapping[Any, FlatEqn]
+    eqns: Sequence[FlatEqn], results: Sequence[FlatVar], spaces: Mapping[Any, Space], ahead: Mapping[Any, FlatEqn]
 ) -> FlatEqn | None:  # fmt: skip
-    """The equation that replaces others; None if the kernel cannot run the program."""
-    sliced = {atom: slices[atom] for eqn in eqns for atom in eqn.invars if _is_of_rows(atom, eqn, spaces, slices)}
-    eqns = (*sliced.values(), *eqns)
-    inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
-    arrays: dict[tuple[Any, Shape], tuple[int, Any]] = {}  # the place and atom of each array
-    operands: dict[tuple[int, int], int] = {}  # numbers arrays and first columns
-    # For each equation, the place of each operand among the arrays, or ~ the place of the equation that computes the
-    # operand; and the same with numbers of operands.
-    places: list[list[int]] = []
-    numbers: list[list[int]] = []
+    """The equation that replaces others; None if the kernel cannot run the program.
+
+    `ahead` maps results to equations that flush, which the kernel does with what it reads, or slice columns.
+    """
+    inside = {eqn.outvars[0] for eqn in eqns}
+    sources = {
+        (eqn.outvars[0], place): _source(atom, eqn, spaces, ahead)
+        for eqn in eqns
+        for place, atom in enumerate(eqn.invars)
+        if not _is_value(atom) or atom not in inside
+    }
+    space = spaces[results[0]]
+    code = RowCode((*space.outer, space.columns), list(dict.fromkeys(each.operand for each in sources.values())))
+    numbers = {operand: number for number, operand in enumerate(code.operands)}
+    places = {array: place for place, array in enumerate(code.arrays)}
+    values: dict[FlatVar, int] = {}  # maps the result of each equation to its number
+    steps: list[tuple[Any, tuple[Any, ...], tuple[int, ...]]] = []
+    step_of: dict[Any, int] = {}  # maps results and sources to places of steps, or to ~ the places of arrays
+
+    def added(eqn: FlatEqn, read: Sequence[int]) -> int:
+        """The place of a new step, which reads steps and arrays."""
+        steps.append((eqn.primitive, tuple(sorted(eqn.params.items())), tuple(~place for place in read)))
+        return len(steps) - 1
+
     for eqn in eqns:
-        of_eqn, read = list[int](), list[int]()
-        is_slice = eqn.result in sliced
-        for atom in eqn.invars:
-            if _is_value(atom) and atom in inside:
-                of_eqn.append(inside[atom])
-                read.append(inside[atom])
+        read, of_steps = list[int](), list[int]()
+        for place, atom in enumerate(eqn.invars):
+            source = sources.get((eqn.outvars[0], place))
+            if source is None:
+                read.append(values[atom])
+                of_steps.append(step_of[atom])
                 continue
-            name = atom if _is_value(atom) else np.asarray(atom.val, atom.aval.dtype).tobytes()
-            view = atom.aval.shape if is_slice else _view(eqn, atom, spaces[eqn.result])
-            place, _ = arrays.setdefault((name, view), (len(arrays), atom))
-            of_eqn.append(place)
-            first = eqn.params["start_indices"][-1] if is_slice else 0
-            read.append(operands.setdefault((place, first), len(operands)))
-        places.append(of_eqn)
-        numbers.append(read)
-    code = RowCode(list(operands), [view for _, view in arrays])
-    values: dict[FlatVar, int] = {}
-    for eqn, of_eqn in zip(eqns, numbers, strict=True):
-        read = [number if number >= 0 else values[eqns[~number].outvars[0]] for number in of_eqn]
+            if source.key not in step_of:
+                last = ~places[source.operand.array]
+                for each in source.ahead:
+                    last = added(each, (last,))
+                step_of[source.key] = last
+            read.append(numbers[source.operand])
+            of_steps.append(step_of[source.key])
         value = read[0]
-        for place, instruction in enumerate(codes_of(eqn) or ()):
-            value = code.add(instruction, (value, *read) if place else tuple(read))
+        for place, name in enumerate(codes_of(eqn) or ()):
+            value = code.add(name, (value, *read) if place else tuple(read))
         values[eqn.outvars[0]] = value
-    program = code.program(
-        spaces[results[0]].columns, [RowResult(values[x], spaces[x].view, x.aval.shape) for x in results]
-    )
+        step_of[eqn.outvars[0]] = added(eqn, of_steps)
+    code.results = [RowResult(values[x], spaces[x].view, x.aval.shape) for x in results]
+    program = code.program()
     if program is None:
         return None
-    steps = tuple(
-        (eqn.primitive, tuple(sorted(eqn.params.items())), tuple(of_eqn))
-        for eqn, of_eqn in zip(eqns, places, strict=True)
-    )
-    params = {"program": program, "steps": steps, "results": tuple(~inside[result] for result in results)}
-    return FlatEqn(ROW_PROGRAM, params, tuple(atom for _, atom in arrays.values()), tuple(results), eqns[-1].scope)
+    atoms = {each.operand.array: each.atom for each in sources.values()}
+    params = {
+        "program": program,
+        "steps": tuple(steps),
+        "results": tuple(step_of[result] for result in results),
+        "code": code,
+    }
+    return FlatEqn(ROW_PROGRAM, params, tuple(atoms[array] for array in code.arrays), tuple(results), eqns[-1].scope)
 
 
-def _is_of_rows(
-    atom: Any, eqn: FlatEqn, spaces: Mapping[Any, Space], slices: Mapping[Any, FlatEqn]
-) -> bool:  # fmt: skip
-    """Whether an equation reads a slice of columns, whose array may have one row in place of several."""
-    if not _is_value(atom) or atom not in slices:
+def _source(atom: Any, eqn: FlatEqn, spaces: Mapping[Any, Space], ahead: Mapping[Any, FlatEqn]) -> _Source:
+    """What a program reads in place of an operand of one of its equations."""
+    view, first, found = _view(eqn, atom, spaces[eqn.result]), 0, list[FlatEqn]()
+    while _is_value(atom) and (before := ahead.get(atom)):
+        if before.primitive is not FLUSH:
+            if view != atom.aval.shape or not _is_of_rows(view, spaces[eqn.result]):
+                break
+            view, first = before.invars[0].aval.shape, before.params["start_indices"][-1]
+        found.insert(0, before)
+        (atom,) = before.invars
+    return _Source(RowOperand(array_of(atom, view), first), atom, tuple(found))
+
+
+def _is_of_rows(view: Shape, space: Space) -> bool:
+    """Whether an array has all columns of the rows; it may have one row in place of several."""
+    *outer, columns = view
+    if len(outer) != len(space.outer) or columns != space.columns:
         return False
-    space, shape = spaces[eqn.result], atom.aval.shape
-    if _view(eqn, atom, space) != shape or len(shape) != len(space.outer) + 1 or shape[-1] != space.columns:
-        return False
-    return all(size in (1, whole) for size, whole in zip(shape[:-1], space.outer, strict=True))
+    return all(size in (1, whole) for size, whole in zip(outer, space.outer, strict=True))
 
 
 # Running -------------------------------------------------------------------------------------------------------------
@@ -275,15 +314,29 @@ def _is_of_rows(
 
 def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Any]:
     """The rule of joined equations."""
-    return partial(computed, **params)
+    return partial(computed, **statics_of(params))
+
+
+def statics_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The static arguments of `computed` among the parameters of joined equations."""
+    return {name: params[name] for name in ("program", "steps", "results")}
 
 
 @with_kernel(LARGE_ROWS)
 def computed(*arrays: Array, program: RowProgram, steps: tuple[Any, ...], results: tuple[int, ...]) -> Any:
-    """The results of some of the joined equations, each computed by its rule."""
+    """The results of some of the joined equations, each computed by its rule.
+
+    Args:
+      *arrays: the arrays that the equations read.
+      program: the program that computes the same.
+      steps: for each equation its primitive, its parameters, and for each operand the place of an array, or ~ the place
+        of the equation that computes it.
+      results: the places of the equations whose results are returned; a single result is returned itself.
+    """
     values: list[Array] = []
     for primitive, params, places in steps:
         read = [arrays[place] if place >= 0 else values[~place] for place in places]
-        values.append(RULES.get(primitive.name, as_it_is)(primitive, dict(params))(*read))
+        value: Any = RULES.get(primitive.name, as_it_is)(primitive, dict(params))(*read)
+        values.append(value[0] if isinstance(value, list) else value)
     found = tuple(values[place] for place in results)
     return found if len(found) > 1 else found[0]

@@ -165,6 +165,24 @@ def ordered(find: Callable[..., Array]) -> Rule:
     return rule
 
 
+def ordered_windows(find: Callable[..., Array]) -> Rule:
+    """The rule of the maximum or minimum of windows. Windows of one element, as those that subsample, select."""
+    general = ordered(find)
+
+    def rule(primitive: Any, params: Params) -> Computed:
+        are_single = all(size == 1 for size in (*params["window_dimensions"], *params["base_dilation"]))
+        if not are_single or any(any(pair) for pair in params["padding"]):
+            return general(primitive, params)
+
+        def compute(x: Array) -> Array:
+            selected = lax.slice(x, (0,) * x.ndim, x.shape, params["window_strides"])
+            return narrowed(find(widened(selected), lambda keys: keys), x.dtype)
+
+        return compute
+
+    return rule
+
+
 def reduced(reduce: Callable[[Array, Params], Array]) -> Rule:
     """The rule of a sum or product of many elements."""
 
@@ -270,11 +288,13 @@ RULES: Mapping[str, Rule] = {
     "scatter-sub": scattered(scatters.subtracted),
     "scatter-max": scattered(scatters.largest),
     "scatter-min": scattered(scatters.smallest),
-    **dict.fromkeys(("reduce_max", "cummax", "reduce_window_max"), ordered(order.largest)),
-    **dict.fromkeys(("reduce_min", "cummin", "reduce_window_min"), ordered(order.smallest)),
+    **dict.fromkeys(("reduce_max", "cummax"), ordered(order.largest)),
+    **dict.fromkeys(("reduce_min", "cummin"), ordered(order.smallest)),
     # pmax and pmin themselves cannot be exported with a symbolic size.
     "pmax": reduced(lambda x, params: order.largest(x, lambda keys: lax.reduce_max(keys, params["axes"]))),
     "pmin": reduced(lambda x, params: order.smallest(x, lambda keys: lax.reduce_min(keys, params["axes"]))),
+    "reduce_window_max": ordered_windows(order.largest),
+    "reduce_window_min": ordered_windows(order.smallest),
     "argmax": ordered(functools.partial(order.place, nan=order.GREATEST)),
     "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
     "dot_general": outer_product,  # others are sums of products, which have no rule

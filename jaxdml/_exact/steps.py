@@ -20,7 +20,7 @@ from jaxdml._arithmetic.native_step import STEP, Step
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._exact.flat import FlatEqn
 from jaxdml._exact.kernel_calls import JOINED, Joined, Uses, arguments_of, spec_in, with_joined_calls, with_shape
-from jaxdml._exact.rows import computed
+from jaxdml._exact.rows import computed, statics_of
 
 Array = jax.Array
 MOST_ELEMENTS = 2**15  # of the product; a call takes no time beside a larger one
@@ -65,7 +65,7 @@ def _steps(rows: FlatEqn, uses: Uses, are_looped: bool) -> Iterator[Joined]:
         others = tuple(atom for i, atom in enumerate(rows.invars) if i != place)
         leaves, tree = jax.tree.flatten((x, tuple(of_quantizer), tuple(of_product), others))
         step = Step(by, spec, program, place)
-        compute = partial(_computed, tree, step=step, shape=operand.aval.shape, **rows.params)
+        compute = partial(_computed, tree, step=step, shape=operand.aval.shape, **statics_of(rows.params))
         eqn = FlatEqn(JOINED, {"compute": compute, "step": step, "tree": tree}, tuple(leaves), rows.outvars, rows.scope)
         yield eqn, [quantizer, *after, maker, *views, rows]
 

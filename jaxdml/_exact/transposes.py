@@ -1,4 +1,4 @@
-"""Removes transposes that undo each other, also where slices or an elementwise function lie between them.
+"""Removes transposes that undo each other, also where slices, flushes or an elementwise function lie between them.
 
 vmap may put the batch behind the columns of a product, which gives such pairs. They would end a program on rows.
 """
@@ -10,7 +10,7 @@ import jax
 from jax.extend.core import Literal
 from jax.extend.core.primitives import slice_p, transpose_p
 
-from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar
+from jaxdml._exact.flat import FLUSH, FlatEqn, FlatJaxpr, FlatVar
 from jaxdml._exact.rows import is_elementwise
 
 Order = tuple[int, ...]
@@ -46,7 +46,7 @@ def without_pairs_of_transposes(flat: FlatJaxpr) -> FlatJaxpr:
         is_undone = all(each is not None and each.primitive is transpose_p for each in readers[given.result])
         if eqn.primitive is transpose_p:
             add_transposed(eqn, eqn.invars[0], tuple(eqn.params["permutation"]))
-        elif order is not None and (eqn.primitive is slice_p or (is_elementwise(eqn) and is_undone)):
+        elif order is not None and (eqn.primitive in (slice_p, FLUSH) or (is_elementwise(eqn) and is_undone)):
             moved = _before(eqn, order, sources)
             found.append(moved)
             add_transposed(eqn, moved.outvars[0], order)

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._arithmetic import halves, rounding
+from jaxdml._arithmetic import elementwise, halves, rounding
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._operators.convolution_integer import convolution_integer
 from jaxdml._operators.dequantize import dequantize
@@ -112,8 +112,9 @@ def float_convolution(
         y = rounding.multiplied(sums, beside(x_scale), beside(w_scale), beside(bias))
         return rounding.rounded_to(y, x_scale.dtype)
     y = integer_convolution(x, w, x_zero_point, w_zero_point, **options)
-    y = y if bias is None else y + bias.reshape(-1, *(1,) * (x.ndim - 2))[None]
-    return to_floats(y, scalar(x_scale) * scalar(w_scale), None, axis=1)
+    scale: Any = _beside(scalar(x_scale) * scalar(w_scale), y, 1)
+    ones = (1,) * (y.ndim - 2)
+    return elementwise.scaled_sums(y, None if bias is None else bias.reshape(1, -1, *ones), scale.reshape(1, -1, *ones))
 
 
 def product(

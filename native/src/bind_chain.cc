@@ -125,7 +125,8 @@ struct BlockProgram {
           step *= of.extents[k];
         }
       extents[i] = of.extents[all.rank - 1] == 1 ? 1 : block.rows;
-      const uint8_t* const at = is_product ? reinterpret_cast<const uint8_t*>(floats) : of.at + offset * of.width;
+      const uint8_t* const at =
+          is_product ? reinterpret_cast<const uint8_t*>(floats) : of.at + offset * width_of(of.type);
       operands[i] = of;
       operands[i].at = at;
       operands[i].extents = &extents[i];
@@ -136,7 +137,7 @@ struct BlockProgram {
     one.rank = 1;
     one.extents = &one.rows;
     one.operands = operands;
-    result.y = floats;
+    result.y = reinterpret_cast<uint8_t*>(floats);
     one.results = &result;
   }
   BlockProgram(const BlockProgram&) = delete;

@@ -75,8 +75,9 @@ ffi::Error quantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, B
   const Buffer y = *result;
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
-  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y) && is_byte(zero_point),
-                "x is not float32, or the output or its zero point is neither int8 nor uint8");
+  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && (is_byte(y) || is_word(y)),
+                "x is not float32, or the output does not hold 8-bit or 16-bit integers");
+  JAXDML_EXPECT(is_byte(zero_point) || is_word(y), "the zero point is wider than the output");
   return compute_each(threads, y, leading, kernels.quantize, [&](int64_t i, int64_t size) {
     const auto at = [&](Buffer of) { return at_problem(of, y, size_t(leading), i); };
     return Quantization{size,
@@ -84,7 +85,8 @@ ffi::Error quantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, B
                         number(at(scale)),
                         integer_at(at(zero_point), zero_point),
                         is_signed(y),
-                        at(y)};
+                        at(y),
+                        int64_t(ffi::ByteWidth(y.element_type()))};
   });
 }
 

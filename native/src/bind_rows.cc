@@ -1,5 +1,6 @@
 // The handler of programs that run on rows.
 #include <algorithm>
+#include <optional>
 
 #include "row_call.h"
 #include "scratch.h"
@@ -10,6 +11,23 @@ namespace {
 
 constexpr int64_t kNumbers = 5;            // numbers of an instruction: code, slot, three operands
 constexpr int64_t kMostReduced = 1 << 16;  // the maximum number of columns that reductions sum without overflow
+
+std::optional<RowType> row_type(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F32:
+      return RowType::kFloat;
+    case ffi::DataType::PRED:
+      return RowType::kTruth;
+    case ffi::DataType::S32:
+      return RowType::kInt32;
+    case ffi::DataType::S8:
+      return RowType::kInt8;
+    case ffi::DataType::U8:
+      return RowType::kUint8;
+    default:
+      return std::nullopt;
+  }
+}
 
 bool is_reduction(RowCode code) { return code >= RowCode::kSum; }
 int operands_of(RowCode code) {
@@ -62,7 +80,8 @@ ffi::Error read_results(ffi::RemainingRets from, RowResults& results) {
     const auto y = from.get<Buffer>(i);
     JAXDML_EXPECT(y.has_value() && is_sound(*y), "a result is not a buffer, or is too large");
     const Numbers extents = (*y)->dimensions();
-    JAXDML_EXPECT(extents.size() && (*y)->element_type() == ffi::DataType::F32, "a result is not a float32 array");
+    JAXDML_EXPECT(extents.size() && ((*y)->element_type() == ffi::DataType::F32 || is_byte(**y)),
+                  "a result has no rows, or neither floats nor 8-bit integers");
     results.push_back(**y);
   }
   JAXDML_EXPECT(!results.empty(), "a program has no results");
@@ -78,7 +97,8 @@ ffi::Error bind_results(const RowResults& results, RowCall& call) {
   for (size_t i = 0; i < results.size(); i++) {
     JAXDML_EXPECT(results[i].dimensions().back() == (call.results[i].is_wide ? call.program.columns : 1),
                   "a result and its slot differ in their number of columns");
-    call.results[i].y = static_cast<float*>(results[i].untyped_data());
+    call.results[i].y = static_cast<uint8_t*>(results[i].untyped_data());
+    call.results[i].type = *row_type(results[i].element_type());
   }
   return ffi::Error::Success();
 }
@@ -90,6 +110,8 @@ ffi::Error read_operands(const std::vector<RowArgument>& arguments, Numbers of_y
   JAXDML_EXPECT(columns >= 0, "a program has a negative number of columns");
   RowProgram& one = call.program;
   one = {};
+  one.results = call.results.data();
+  one.result_count = int64_t(call.results.size());
   one.rank = int64_t(of_y.size()) - 1;
   one.extents = of_y.begin();
   one.rows = product(of_y, 0, size_t(one.rank));
@@ -101,16 +123,15 @@ ffi::Error read_operands(const std::vector<RowArgument>& arguments, Numbers of_y
     const int64_t source = operands[i], first = operands[i + 1];
     JAXDML_EXPECT(source >= 0 && source < int64_t(arguments.size()), "a program reads an argument that is not there");
     const RowArgument& x = arguments[size_t(source)];
-    JAXDML_EXPECT(x.type == ffi::DataType::F32 || x.type == ffi::DataType::PRED,
-                  "an operand has neither floats nor truth values");
+    JAXDML_EXPECT(row_type(x.type), "an operand has neither floats, truth values, 8-bit nor 32-bit integers");
     JAXDML_EXPECT(leads(x.extents, of_y, size_t(one.rank), of_y.size()), "an operand's rows differ from the results'");
     const int64_t pitch = x.extents.back(), rows_of_x = product(x.extents, 0, size_t(one.rank));
     const bool is_wide = pitch != 1 || columns == 1;
     JAXDML_EXPECT(first >= 0 && (is_wide ? columns <= pitch && first <= pitch - columns : first == 0),
                   "an operand has fewer columns than the program reads");
     has_wide |= is_wide;
-    call.operands.push_back({x.at, x.extents.begin(), pitch, first, x.type == ffi::DataType::F32 ? 4 : 1, is_wide,
-                             rows_of_x > 1, rows_of_x == one.rows, rows_of_x == 1});
+    call.operands.push_back({x.at, x.extents.begin(), pitch, first, *row_type(x.type), is_wide, rows_of_x > 1,
+                             rows_of_x == one.rows, rows_of_x == 1});
     call.sources.push_back(size_t(source));
   }
   JAXDML_EXPECT(has_wide || columns == 1, "no operand has the columns of the program");
@@ -157,10 +178,14 @@ ffi::Error read_program(Numbers numbers, Numbers results, RowCall& call) {
     call.instructions.push_back(by);
   }
   JAXDML_EXPECT(!one.has_reductions || one.columns <= kMostReduced, "a row is too long to be reduced");
-  call.results.reserve(results.size());
-  for (const int64_t from : results) {
-    JAXDML_EXPECT(from >= 0 && from < kMostSlots && is_computed[from], "a result is a slot that no instruction writes");
-    call.results.push_back({int32_t(from), kinds[from] == kWide, nullptr});
+  JAXDML_EXPECT(results.size() % 2 == 0, "a result has no slot for its zero point");
+  call.results.reserve(results.size() / 2);
+  for (size_t i = 0; i < results.size(); i += 2) {
+    const int64_t slot = results[i], zero_point = results[i + 1];
+    JAXDML_EXPECT(slot >= 0 && slot < kMostSlots && is_computed[slot], "a result is a slot that no instruction writes");
+    JAXDML_EXPECT(zero_point >= 0 && zero_point < kMostSlots && kinds[zero_point] != kUnknown,
+                  "a zero point is a slot that has no value");
+    call.results.push_back({nullptr, RowType::kFloat, int32_t(slot), int32_t(zero_point), kinds[slot] == kWide});
   }
   one.instruction_count = int64_t(call.instructions.size());
   one.instructions = call.instructions.data();

@@ -67,7 +67,8 @@ ffi::Error steps(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buff
   }
   const auto of_result = [&](size_t i) { return of_step(all[i].dimensions(), is_sequence[i]); };
   for (size_t i = 0; i < all.size(); i++)
-    JAXDML_EXPECT(of_result(i).size() == 2 && of_result(i)[0] == rows, "the results have other rows than the product");
+    JAXDML_EXPECT(all[i].element_type() == ffi::DataType::F32 && of_result(i).size() == 2 && of_result(i)[0] == rows,
+                  "a result is not float32, or has other rows than the product");
   JAXDML_EXPECT(arguments.size() == given.size() + 1, "not each argument is a constant, a sequence or a result");
   std::vector<RowArgument> all_arguments;
   JAXDML_RETURN_IF_WRONG(read_arguments(given, all_arguments));
@@ -146,13 +147,14 @@ ffi::Error steps(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buff
     quantization.is_signed = is_signed(by_zero_point);
   }
   // Results that steps read are written in place: a block of rows is read before it is written.
-  const auto result_at = [&](int64_t i) { return static_cast<float*>(all[size_t(i)].untyped_data()); };
+  const auto result_at = [&](int64_t i) { return static_cast<uint8_t*>(all[size_t(i)].untyped_data()); };
   std::vector<int64_t> argument_bytes, result_bytes;  // of a step, in sequences
   for (const Buffer& x : others) argument_bytes.push_back(bytes_of_step(x, count));
   for (const Buffer& y : all) result_bytes.push_back(bytes_of_step(y, count));
   for (int64_t i = 0; i < count; i++) {
     const int64_t step = is_reversed ? count - 1 - i : i;
-    const float* const x = i && arguments[0] >= 0 ? result_at(arguments[0]) : static_cast<float*>(a.untyped_data());
+    const void* const at = i && arguments[0] >= 0 ? result_at(arguments[0]) : a.untyped_data();
+    const float* const x = static_cast<const float*>(at);
     if (is_by_rows) {
       kernels.quantize_rows(pool, {rows, depth, x, bytes, scales_of_rows, zero_points_of_rows});
     } else {
@@ -171,10 +173,10 @@ ffi::Error steps(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buff
       if (kind == kSequence)
         operand.at = all_arguments[source].at + step * argument_bytes[other];
       else if (kind >= 0 && i)
-        operand.at = reinterpret_cast<const uint8_t*>(result_at(kind));
+        operand.at = result_at(kind);
     }
     for (size_t j = 0; j < all.size(); j++)
-      if (is_sequence[j]) call.results[j].y = result_at(int64_t(j)) + step * (result_bytes[j] / 4);
+      if (is_sequence[j]) call.results[j].y = result_at(int64_t(j)) + step * result_bytes[j];
     kernels.run_rows(pool, one, rest);
   }
   return ffi::Error::Success();

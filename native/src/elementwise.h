@@ -1,45 +1,12 @@
 // Elementwise kernels (add, quantize, dequantize) and reductions (range of a tensor, sums of rows).
-//
-// x / scale must be rounded once. A division rounds once, but is slow. Multiplying by the reciprocal and correcting the
-// result by its residual (Markstein) gives the same float if scale and dividend are far from the ends of float32's
-// range and the scale's significand is not all ones.
 #pragma once
 
 #include "centered.h"
-#include "epilogue.h"
+#include "divisor.h"
 
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int64_t kChunk = 1 << 16;  // elements per item
-
-struct Divisor {
-  F32 value, reciprocal;
-  bool is_exact_by_reciprocal;
-};
-
-// Dividends must have a magnitude of at most max(largest, 1024 * |scale|).
-JAXDML_INLINE Divisor divisor_of(float scale, float largest) {
-  uint32_t bits;
-  memcpy(&bits, &scale, 4);
-  const float magnitude = scale < 0 ? -scale : scale;
-  const bool is_middling = magnitude > 0x1p-40f && magnitude < 0x1p40f && largest < 0x1p40f;
-  return {splat(scale), splat(1.0f / scale), is_middling && (bits & 0x7fffff) != 0x7fffff};
-}
-
-template <bool kByReciprocal>
-JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
-  if (!kByReciprocal) return x / by.value;
-  const F32 near = x * by.reciprocal;
-  return multiply_add(subtract_product(x, near, by.value), by.reciprocal, near);
-}
-
-template <bool kMayBeLarge>
-JAXDML_INLINE void put_bytes(uint8_t* to, const F32 (&x)[4], const Output& output, int64_t count) {
-  if (count == kBytes) return store_saturated<kMayBeLarge>(to, x, output);
-  uint8_t copy[kBytes];
-  store_saturated<kMayBeLarge>(copy, x, output);
-  memcpy(to, copy, size_t(count));
-}
 
 // Arguments are passed by value: a store of bytes could change a referenced value, so each iteration would reload it.
 template <bool kByReciprocal>
@@ -73,30 +40,40 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
   });
 }
 
-// The reciprocal needs a bounded dividend, so x is clamped to 1024 * scale. Beyond that, all quotients saturate anyway.
 template <bool kByReciprocal>
-static void quantize_chunk(Quantization one, Divisor by, int64_t first, int64_t last) {
+static void quantize_chunk(Quantization one, Steps by, int64_t first, int64_t last) {
   const Output output = output_of(one.zero_point, one.is_signed);
-  const float far = one.scale * 1024.0f;
-  const F32 limit = splat(far < 0 ? -far : far);
   each_vector<kBytes>(first, last, [&](int64_t i, int64_t count) {
     float copy[kBytes] = {};
     const float* from = whole(one.x + i, count, copy);
     F32 y[4];
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; v++) {
-      const F32 x = load_floats(from + v * kLanes);
-      // lesser and greater give NaN if the second operand is NaN, so the clamp preserves NaN.
-      y[v] = quotient<kByReciprocal>(kByReciprocal ? lesser(limit, greater(-limit, x)) : x, by);
-    }
+    for (int v = 0; v < 4; v++) y[v] = steps<kByReciprocal>(load_floats(from + v * kLanes), by);
     put_bytes<!kByReciprocal>(one.y + i, y, output, count);
+  });
+}
+
+template <bool kByReciprocal>
+static void quantize_words(Quantization one, Steps by, int64_t first, int64_t last) {
+  const I32 zero_point = splat(one.zero_point), lowest = splat(one.is_signed ? -0x8000 : 0);
+  const I32 highest = splat(one.is_signed ? 0x7fff : 0xffff);
+  each_vector(first, last, [&](int64_t i, int64_t count) {
+    float copy[kLanes] = {};
+    const F32 y = steps<kByReciprocal>(load_floats(whole(one.x + i, count, copy)), by);
+    // NaN becomes the lowest int32. All other numbers fit, so that the addition of the zero point does not overflow.
+    const I32 near = greater(rounded(kByReciprocal ? y : lesser(splat(0x1p30f), y)), splat(-0x40000000));
+    const LowWords words = __builtin_convertvector(lesser(greater(near + zero_point, lowest), highest), LowWords);
+    memcpy(one.y + i * 2, &words, size_t(count) * 2);
   });
 }
 
 // Quantizes the elements `first` to `last`.
 static void quantize_elements(const Quantization& one, int64_t first, int64_t last) {
-  const Divisor by = divisor_of(one.scale, 0);
-  if (by.is_exact_by_reciprocal)
+  const Steps by = steps_of(one.scale);
+  if (one.width == 2)
+    return by.by.is_exact_by_reciprocal ? quantize_words<true>(one, by, first, last)
+                                        : quantize_words<false>(one, by, first, last);
+  if (by.by.is_exact_by_reciprocal)
     quantize_chunk<true>(one, by, first, last);
   else
     quantize_chunk<false>(one, by, first, last);

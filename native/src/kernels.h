@@ -83,6 +83,7 @@ struct Quantization {
   int32_t zero_point;
   bool is_signed;
   uint8_t* y;
+  int64_t width = 1;  // bytes of an element of y: 1 or 2
 };
 
 // As Quantization, to uint8, for each row of x; scales and zero points are results, too.
@@ -202,11 +203,52 @@ struct BlockProduct {
 
 // An instruction of a program that runs on rows: elementwise functions of one, two and three values, and reductions.
 enum class RowCode : int32_t {
-  kAbs, kNeg, kSign, kFloor, kCeil, kRound, kSqrt, kRsqrt, kExp, kExp2, kExpm1, kLogistic, kTanh, kLog, kLog1p,
-  kErf, kErfc, kSquare, kIsFinite, kNot, kToFloat, kOnnxruntimeLogistic, kOnnxruntimeTanh,
-  kAdd, kSub, kMul, kDiv, kMax, kMin, kEqual, kNotEqual, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kAnd, kOr,
-  kSelect, kClamp,
-  kSum, kLargest, kSmallest, kCount
+  kAbs,
+  kNeg,
+  kSign,
+  kFloor,
+  kCeil,
+  kRound,
+  kSqrt,
+  kRsqrt,
+  kExp,
+  kExp2,
+  kExpm1,
+  kLogistic,
+  kTanh,
+  kLog,
+  kLog1p,
+  kErf,
+  kErfc,
+  kSquare,
+  kIsFinite,
+  kNot,
+  kToFloat,
+  kFloatOfInteger,
+  kOnnxruntimeLogistic,
+  kOnnxruntimeTanh,
+  kAdd,
+  kAddIntegers,
+  kSteps,
+  kSub,
+  kMul,
+  kDiv,
+  kMax,
+  kMin,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessOrEqual,
+  kGreater,
+  kGreaterOrEqual,
+  kAnd,
+  kOr,
+  kSelect,
+  kClamp,
+  kSum,
+  kLargest,
+  kSmallest,
+  kCount
 };
 struct RowInstruction {
   RowCode code;
@@ -214,23 +256,30 @@ struct RowInstruction {
 };
 constexpr int32_t kMostSlots = 64;
 
-// A tensor that a program reads, or some of its columns. Each extent is 1 or equals the problem's. Truth values are
-// bytes of 0 and 1.
+// The elements of an operand or a result. Truth values are bytes of 0 and 1. Slots hold integers as int32.
+enum class RowType : int32_t { kFloat, kTruth, kInt32, kInt8, kUint8 };
+
+inline bool is_byte(RowType type) { return type != RowType::kFloat && type != RowType::kInt32; }
+inline int64_t width_of(RowType type) { return is_byte(type) ? 1 : 4; }
+
+// A tensor that a program reads, or some of its columns. Each extent is 1 or equals the problem's.
 struct RowOperand {
   const uint8_t* at;
   const int64_t* extents;  // of all dimensions but the last
   int64_t pitch, first;    // elements of a row, and the first one that the program reads
-  int64_t width;           // bytes of an element: 1 for truth values, or 4
+  RowType type;
   bool is_wide, has_rows;  // whether it has all columns; whether it has more than one row
   bool is_whole;           // whether it has all rows
   bool is_kept;            // whether its slot has the same values in each block of rows
 };
 
-// y = the final value of a slot.
+// y = the final value of a slot: floats, or steps that are rounded to integers and saturated after the addition of the
+// zero point, the first element of the slot `zero_point`.
 struct RowResult {
-  int32_t from;
+  uint8_t* y;
+  RowType type;  // kFloat, kInt8 or kUint8
+  int32_t slot, zero_point;
   bool is_wide;  // whether y has all columns, not one
-  float* y;
 };
 
 // Initially, slot i holds operand i.

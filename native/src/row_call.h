@@ -19,7 +19,7 @@ struct RowCall {
   std::vector<RowOperand> operands;
   std::vector<size_t> sources;  // the argument that each operand reads
   std::vector<RowInstruction> instructions;
-  std::vector<RowResult> results;  // without addresses
+  std::vector<RowResult> results;  // without addresses and types
 };
 
 using RowResults = std::vector<Buffer>;
@@ -27,7 +27,7 @@ using RowResults = std::vector<Buffer>;
 // Appends the remaining arguments of a call.
 ffi::Error read_arguments(ffi::RemainingArgs from, std::vector<RowArgument>& arguments);
 
-// Reads the results of a call: one or more float32 arrays.
+// Reads the results of a call: one or more arrays of floats or 8-bit integers.
 ffi::Error read_results(ffi::RemainingRets from, RowResults& results);
 bool are_empty(const RowResults& results);
 
@@ -37,10 +37,11 @@ bool are_empty(const RowResults& results);
 ffi::Error read_operands(const std::vector<RowArgument>& arguments, Numbers of_y, int64_t columns, Numbers operands,
                          RowCall& call);
 
-// `instructions` has five numbers for each instruction, and `results` the slots of the results.
+// `instructions` has five numbers for each instruction. `results` has two slots for each result: those of its value and
+// of its zero point, which floats do not read.
 ffi::Error read_program(Numbers instructions, Numbers results, RowCall& call);
 
-// Sets the addresses of a program's results. The last extent of each is 1 or the program's columns.
+// Sets the addresses and types of a program's results. The last extent of each is 1 or the program's columns.
 ffi::Error bind_results(const RowResults& results, RowCall& call);
 
 }  // namespace jaxdml

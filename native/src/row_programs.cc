@@ -2,9 +2,12 @@
 // block begins, so that intermediate results stay in the cache.
 //
 // A slot holds one value for each element of the block, for each row, for each column, or for the whole block. A true
-// value has all bits set. The build compiles this file once for each instruction set, as it does isa.cc.
+// value has all bits set. Where rows are short and not reduced, the rows of a block are merged into a single row, which
+// fills vectors: values of rows are then repeated for each column, and values of columns for each row. The build
+// compiles this file once for each instruction set, as it does isa.cc.
 #include "row_programs.h"
 
+#include "divisor.h"
 #include "float_sums.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -12,16 +15,22 @@ namespace jaxdml::JAXDML_ISA {
 constexpr int64_t kBlockElements = 2048;
 // Vectors that are computed at once: most functions are long dependency chains, which would stall on a single vector.
 constexpr int kGroup = 4;
+constexpr int64_t kFewColumns = 8 * kLanes;
 
 struct RowBlock {
   int64_t rows, columns;  // rows that are reduced are not split
+  bool is_merged;
 };
 JAXDML_INLINE RowBlock block_of(const RowProgram& one) {
   const int64_t columns = one.has_reductions ? one.columns : at_most(one.columns, kBlockElements);
-  return {at_most(one.rows, at_least(1, kBlockElements / round_up(columns, kLanes))), columns};
+  bool is_merged = !one.has_reductions && columns < kFewColumns;
+  for (int64_t i = 0; i < one.result_count; i++) is_merged &= one.results[i].is_wide;
+  const int64_t stride = is_merged ? columns : round_up(columns, kLanes);
+  return {at_most(one.rows, at_least(1, kBlockElements / stride)), columns, is_merged};
 }
+// Loads of a row and stores of bytes access whole vectors, so that they may pass the end of a slot's values.
 JAXDML_INLINE int64_t slot_floats(const RowBlock& block) {
-  return at_least(round_up(block.rows, kLanes), block.rows * round_up(block.columns, kLanes));
+  return at_least(round_up(block.rows, kLanes), block.rows * round_up(block.columns, kLanes)) + 4 * kLanes;
 }
 
 struct Slot {
@@ -33,6 +42,12 @@ struct Slot {
 struct RowPart {
   int64_t first_row, rows, first_column, columns, stride;  // the stride of rows in a slot
 };
+
+JAXDML_INLINE I32 splat_bits(const float* of) {
+  int32_t bits;
+  memcpy(&bits, of, 4);
+  return splat(bits);
+}
 
 // How an instruction reads a slot, which depends on whether the instruction computes wide values.
 struct Source {
@@ -83,7 +98,7 @@ JAXDML_INLINE void map(const RowPart& part, Slot& to, const Slot* const (&from)[
       x[i] = sources[i].at + r * sources[i].row_step;
       step[i] = sources[i].is_vector ? kLanes : 0;
       if (step[i]) continue;
-      store(numbers[i], (I32)splat(*x[i]));
+      store(numbers[i], splat_bits(x[i]));
       x[i] = numbers[i];
     }
     float* y = to.at + r * part.stride;
@@ -111,19 +126,42 @@ JAXDML_INLINE int64_t row_offset(const RowProgram& one, const RowOperand& of, in
   return offset;
 }
 
-// Loads `count` elements at `offset`, as floats with subnormals flushed or as truth values, padded with zeros.
+// Loads `count` elements at `offset`, padded with zeros: floats with subnormals flushed, truth values, or integers.
 JAXDML_INLINE void load_values(const RowOperand& of, int64_t offset, int64_t count, float* to) {
-  if (of.width == 1) {
+  if (is_byte(of.type)) {
+    const I32 sign = splat(of.type == RowType::kInt8 ? 0x80 : 0);
     each_vector(0, count, [&](int64_t i, int64_t n) {
       uint8_t copy[kLanes] = {};
-      store(to + i, from_unsigned_bytes(whole(of.at + offset + i, n, copy)) != splat(0));
+      const I32 bytes = from_unsigned_bytes(whole(of.at + offset + i, n, copy));
+      store(to + i, of.type == RowType::kTruth ? bytes != splat(0) : (bytes ^ sign) - sign);
     });
     return;
   }
   const uint8_t* from = of.at + offset * 4;
+  const auto value = [&](I32 x) { return of.type == RowType::kFloat ? (I32)flushed((F32)x) : x; };
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(to + i, (I32)flushed(load_floats(from + i * 4)));
-  if (i < count) store(to + i, (I32)flushed((F32)load_bytes(from + i * 4, (count - i) * 4)));
+  for (; i + kLanes <= count; i += kLanes) store(to + i, value(load(from + i * 4)));
+  if (i < count) store(to + i, value(load_bytes(from + i * 4, (count - i) * 4)));
+}
+
+// Loads an operand for rows that are merged.
+static void load_merged(const RowProgram& one, const RowOperand& of, const RowPart& part, Slot& to) {
+  to.is_wide = to.has_rows = true;
+  if (of.is_wide && of.is_whole && of.pitch == one.columns)
+    return load_values(of, part.first_row * one.columns, part.rows * one.columns, to.at);
+  for (int64_t r = 0; r < part.rows; r++) {
+    const int64_t row = part.first_row + r;
+    const int64_t offset = (of.is_whole ? row * of.pitch : row_offset(one, of, row)) + of.first;
+    float* const at = to.at + r * one.columns;
+    if (of.is_wide) {
+      load_values(of, offset, one.columns, at);
+      continue;
+    }
+    float number[kLanes];
+    load_values(of, offset, 1, number);
+    const I32 repeated = splat_bits(number);
+    for (int64_t i = 0; i < one.columns; i += kLanes) store(at + i, repeated);
+  }
 }
 
 static void load_operand(const RowProgram& one, const RowOperand& of, const RowPart& part, Slot& to) {
@@ -140,6 +178,17 @@ static void load_operand(const RowProgram& one, const RowOperand& of, const RowP
     load_values(of, offset + column, count, at);
     if (!of.is_wide) to.at[r] = number[0];
   }
+}
+
+// Quotients that results round to integers.
+static void divide(const RowPart& part, Slot& to, const Slot& x, const Slot& scale) {
+  const Slot* const one[] = {&x};
+  const Slot* const two[] = {&x, &scale};
+  if (!scale.is_wide && !scale.has_rows) {
+    const Steps of = steps_of(*scale.at);
+    if (of.by.is_exact_by_reciprocal) return map(part, to, one, [of](const F32* y) { return steps<true>(y[0], of); });
+  }
+  map(part, to, two, [](const F32* y) { return y[0] / y[1]; });
 }
 
 static void run_instruction(const RowInstruction& by, const RowPart& part, Slot* slots) {
@@ -172,9 +221,11 @@ static void run_instruction(const RowInstruction& by, const RowPart& part, Slot*
     JAXDML_MAP(kIsFinite, one, (magnitude(x[0]) < splat(__builtin_inff())))
     JAXDML_MAP(kNot, one, ~(I32)x[0])
     JAXDML_MAP(kToFloat, one, ((I32)x[0] & (I32)splat(1.0f)))
+    JAXDML_MAP(kFloatOfInteger, one, floats((I32)x[0]))
     JAXDML_MAP(kOnnxruntimeLogistic, one, onnxruntime_logistic(x[0]))
     JAXDML_MAP(kOnnxruntimeTanh, one, onnxruntime_tanh(x[0]))
     JAXDML_MAP(kAdd, two, without_zero_signs(x[0] + x[1]))
+    JAXDML_MAP(kAddIntegers, two, add((I32)x[0], (I32)x[1]))
     JAXDML_MAP(kSub, two, without_zero_signs(x[0] - x[1]))
     JAXDML_MAP(kMul, two, product(x[0], x[1]))
     JAXDML_MAP(kDiv, two, x[0] / x[1])
@@ -190,6 +241,8 @@ static void run_instruction(const RowInstruction& by, const RowPart& part, Slot*
     JAXDML_MAP(kOr, two, ((I32)x[0] | (I32)x[1]))
     JAXDML_MAP(kSelect, three, ((I32)x[0] ? x[2] : x[1]))
     JAXDML_MAP(kClamp, three, smaller(larger(x[1], x[0]), x[2]))
+    case RowCode::kSteps:
+      return divide(part, to, *two[0], *two[1]);
     case RowCode::kSum:
       return reduce(part, to, *one[0], row_total);
     case RowCode::kLargest:
@@ -202,14 +255,33 @@ static void run_instruction(const RowInstruction& by, const RowPart& part, Slot*
 #undef JAXDML_MAP
 }
 
-static void store_result(const RowProgram& one, const RowPart& part, const RowResult& to, const Slot& from) {
-  if (!to.is_wide) {
-    copy_bytes(to.y + part.first_row, from.at, part.rows * 4);
+static void store_values(const RowResult& of, int64_t offset, int64_t count, const float* from, const Slot* slots) {
+  if (of.type == RowType::kFloat) {
+    copy_bytes(of.y + offset * 4, from, count * 4);
     return;
   }
+  int32_t zero_point;
+  memcpy(&zero_point, slots[of.zero_point].at, 4);
+  const Output output = output_of(zero_point, of.type == RowType::kInt8);
+  each_vector<kBytes>(0, count, [&](int64_t i, int64_t n) {
+    F32 steps[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) steps[v] = load_floats(from + i + v * kLanes);
+    put_bytes<true>(of.y + offset + i, steps, output, n);
+  });
+}
+
+static void store_result(const RowProgram& one, const RowPart& part, bool is_merged, const RowResult& of,
+                         const Slot* slots) {
+  const Slot& from = slots[of.slot];
+  if (!of.is_wide) {  // each block of columns computes the same value
+    if (!part.first_column) store_values(of, part.first_row, part.rows, from.at, slots);
+    return;
+  }
+  const int64_t first = part.first_row * one.columns + part.first_column;
+  if (is_merged) return store_values(of, first, part.rows * one.columns, from.at, slots);
   for (int64_t r = 0; r < part.rows; r++)
-    copy_bytes(to.y + (part.first_row + r) * one.columns + part.first_column, from.at + r * part.stride,
-               part.columns * 4);
+    store_values(of, first + r * one.columns, part.columns, from.at + r * part.stride, slots);
 }
 
 int64_t row_program_scratch(const RowProgram& one, int64_t threads) {
@@ -234,12 +306,19 @@ void run_rows(const Pool& pool, const RowProgram& one, uint8_t* scratch) {
       part.rows = at_most(block.rows, one.rows - part.first_row);
       part.columns = at_most(block.columns, one.columns - part.first_column);
       part.stride = round_up(part.columns, kLanes);
-      for (int64_t j = 0; j < one.operand_count; j++)
-        if (i == first || in_columns > 1 || !one.operands[j].is_kept)
-          load_operand(one, one.operands[j], part, slots[j]);
-      for (int64_t j = 0; j < one.instruction_count; j++) run_instruction(one.instructions[j], part, slots);
-      for (int64_t j = 0; j < one.result_count; j++)
-        store_result(one, part, one.results[j], slots[one.results[j].from]);
+      for (int64_t j = 0; j < one.operand_count; j++) {
+        const RowOperand& of = one.operands[j];
+        if (i != first && in_columns == 1 && of.is_kept) continue;
+        if (block.is_merged && (of.is_wide || of.has_rows))
+          load_merged(one, of, part, slots[j]);
+        else
+          load_operand(one, of, part, slots[j]);
+      }
+      const int64_t elements = part.rows * part.columns;
+      const RowPart all = {0, 1, 0, elements, round_up(elements, kLanes)};
+      for (int64_t j = 0; j < one.instruction_count; j++)
+        run_instruction(one.instructions[j], block.is_merged ? all : part, slots);
+      for (int64_t j = 0; j < one.result_count; j++) store_result(one, part, block.is_merged, one.results[j], slots);
     }
   });
 }

@@ -25,6 +25,7 @@ using LooseI32 __attribute__((aligned(1), may_alias)) = I32;
 using LooseF32 __attribute__((aligned(1), may_alias)) = F32;
 using LooseF64 __attribute__((aligned(1), may_alias)) = F64;
 using LooseSixteen __attribute__((aligned(1), may_alias)) = Sixteen;
+using LowWords = int16_t __attribute__((vector_size(kBytes / 2)));  // the low halves of an I32
 using Dword __attribute__((aligned(1), may_alias)) = int32_t;
 using LooseBytes __attribute__((aligned(1), may_alias)) = uint8_t __attribute__((vector_size(kBytes / 2)));
 static_assert(alignof(LooseI32) == 1 && alignof(LooseF32) == 1 && alignof(Dword) == 1);

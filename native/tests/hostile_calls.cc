@@ -196,7 +196,9 @@ Call elementwise(Random& random, XLA_FFI_Handler* handler, XLA_FFI_DataType x, X
 }
 Call add(Random& random, const Kernels&) { return elementwise(random, &jaxdml_cpu_add, byte(random), byte(random), 2); }
 Call quantized(Random& random, const Kernels&) {
-  return elementwise(random, &jaxdml_cpu_quantized, kFloat, byte(random), 1);
+  Call call = elementwise(random, &jaxdml_cpu_quantized, kFloat, byte(random), 1);
+  if (random.chance(40)) call.results[0].type = random.chance(50) ? XLA_FFI_DataType_S16 : XLA_FFI_DataType_U16;
+  return call;
 }
 Call dequantized(Random& random, const Kernels&) {
   Call call = elementwise(random, &jaxdml_cpu_dequantized, byte(random), kFloat, 1);
@@ -396,9 +398,10 @@ void add_row_operand(Random& random, const Extents& leading, int64_t columns, Ca
   const int64_t first = random.chance(30) ? random.between(1, 9) : 0,
                 more = random.chance(30) ? random.between(1, 9) : 0;
   const bool is_narrow = random.chance(30);
+  const XLA_FFI_DataType types[] = {XLA_FFI_DataType_PRED, XLA_FFI_DataType_S32, byte(random)};
   operands.numbers.push_back(int64_t(operands.numbers.size()) / 2);
   operands.numbers.push_back(is_narrow ? 0 : first);
-  call.arguments.push_back({random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
+  call.arguments.push_back({random.chance(30) ? types[random.below(3)] : kFloat,
                             some(random, leading) + Extents{is_narrow ? 1 : first + columns + more}});
 }
 
@@ -416,12 +419,15 @@ Call rows(Random& random, const Kernels&) {
     for (const int64_t number : {random.between(int64_t(RowCode::kSum), int64_t(RowCode::kSmallest)),
                                  count + instructions, count + instructions - 1, int64_t(0), int64_t(0)})
       program.numbers.push_back(number);
-  call.results = {{kFloat, leading + Extents{is_reduced ? 1 : columns}}};
-  Attribute results = integers("results", {count + instructions - !is_reduced});
-  while (random.chance(30)) {
-    results.numbers.push_back(count + random.below(instructions));
-    call.results.push_back({kFloat, leading + Extents{columns}});
-  }
+  const int64_t last = count + instructions - 1;
+  Attribute results = integers("results", {});
+  const auto add_result = [&](int64_t slot, int64_t size) {
+    results.numbers.push_back(slot);
+    results.numbers.push_back(random.below(count));
+    call.results.push_back({random.chance(50) ? kFloat : byte(random), leading + Extents{size}});
+  };
+  add_result(last + is_reduced, is_reduced ? 1 : columns);
+  while (random.chance(30)) add_result(random.between(count, last), columns);
   call.attributes = {{"columns", XLA_FFI_DataType_S64, false, {columns}}, operands, program, results};
   return call;
 }
@@ -472,7 +478,7 @@ Call chained(Random& random, const Kernels& kernels) {
                      operands,
                      {"place", XLA_FFI_DataType_S64, false, {place}},
                      row_program(random, count, place, instructions),
-                     integers("results", {count + instructions - 1})};
+                     integers("results", {count + instructions - 1, place})};
   return call;
 }
 
@@ -489,10 +495,10 @@ Call steps(Random& random, const Kernels& kernels) {
   call.arguments.push_back({b, {1, random.chance(50) ? 1 : width}});
   call.arguments.push_back({kFloat, {random.chance(50) ? 0 : width}});
   const int64_t place = random.below(count), instructions = random.between(1, 12);
-  Attribute results = integers("results", {count + instructions - 1}), sequences = integers("sequences", {});
-  while (random.chance(40)) results.numbers.push_back(count + random.below(instructions));
+  Attribute results = integers("results", {count + instructions - 1, place}), sequences = integers("sequences", {});
+  while (random.chance(40)) results.numbers.insert(results.numbers.end(), {count + random.below(instructions), place});
   std::vector<int64_t> states;  // the results that may replace arguments
-  for (int64_t i = 0; i < int64_t(results.numbers.size()); i++) {
+  for (int64_t i = 0; i < int64_t(results.numbers.size()) / 2; i++) {
     const bool is_state = random.chance(60);
     (is_state ? states : sequences.numbers).push_back(i);
     call.results.push_back({kFloat, is_state ? Extents{rows, columns} : Extents{steps, rows, columns}});

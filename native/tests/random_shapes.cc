@@ -434,7 +434,10 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
   Quantization one = {};
   one.size = size;
   one.is_signed = random.chance(50);
-  of.what = text("%d quantizations of %d to %s", int(count), int(size), name_of(one.is_signed));
+  one.width = random.chance(70) ? 1 : 2;
+  of.y_alignment = one.width;
+  of.what = text("%d quantizations of %d to %d bytes, %s", int(count), int(size), int(one.width),
+                 one.is_signed ? "signed" : "unsigned");
   std::vector<Quantization> problems;
   const Style style = random_style(random);
   for (int64_t i = 0; i < count; i++) {
@@ -443,9 +446,10 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
     if (random.chance(10)) one.scale = -one.scale;
     one.zero_point = zero_point(random, one.is_signed);
     for (int64_t k = 0; k < size; k++) {
-      x[k] = one.scale * (300 * random.fraction() - 150);
+      const int64_t most = one.width == 1 ? 300 : 1 << 17;
+      x[k] = one.scale * float(most) * (random.fraction() - 0.5f);
       if (random.chance(20)) {  // a tie, or close to one
-        x[k] = one.scale * (float(random.between(-300, 300)) + 0.5f);
+        x[k] = one.scale * (float(random.between(-most, most)) + 0.5f);
         for (int64_t i = random.below(3); i > 0; i--) x[k] = std::nextafter(x[k], random.chance(50) ? 0.0f : 1e30f);
       }
       if (random.chance(5)) random.fill(reinterpret_cast<uint8_t*>(x + k), 4);  // any float
@@ -863,7 +867,7 @@ auto run_of(const std::shared_ptr<RowCase>& rows) {
   return [rows](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
     RowProgram one = rows->one;
     std::vector<RowResult> results = rows->results;
-    for (size_t i = 0; i < results.size(); i++) results[i].y = y[i].as<float>();
+    for (size_t i = 0; i < results.size(); i++) results[i].y = y[i].at();
     one.results = results.data();
     const Bytes scratch(random, kernels.row_program_scratch(one, pool.threads), 64);
     kernels.run_rows(pool, one, scratch.at());
@@ -872,8 +876,8 @@ auto run_of(const std::shared_ptr<RowCase>& rows) {
 
 Case rows_case(Random& random, std::vector<int64_t> extents, int64_t columns) {
   Case of;
-  of.y_alignment = 4;
   const auto rows = std::make_shared<RowCase>(random_rows(random, of.inputs, std::move(extents), columns));
+  of.y_alignment = rows->results.back().type == RowType::kFloat ? 4 : 1;  // the memory of all results has one alignment
   bound(*rows);
   of.what = text("a program of %d instructions on %d rows of %d", int(rows->instructions.size()), int(rows->one.rows),
                  int(columns));
@@ -896,10 +900,11 @@ Case row_products_case(Random& random, int64_t columns) {
     for (int64_t k = 0; k < columns; k++)
       at[k] = kNumbers[random.below(std::size(kNumbers))] * (random.chance(50) ? 1.0f : -1.0f);
     rows->operand_extents.emplace_back();
-    rows->operands.push_back({reinterpret_cast<const uint8_t*>(at), nullptr, columns, 0, 4, true, false, true, true});
+    rows->operands.push_back(
+        {reinterpret_cast<const uint8_t*>(at), nullptr, columns, 0, RowType::kFloat, true, false, true, true});
   }
   rows->instructions.push_back({RowCode::kMul, 2, {0, 1, 0}});
-  rows->results.push_back({2, true, nullptr});
+  rows->results.push_back({nullptr, RowType::kFloat, 2, 2, true});
   rows->one.slots = 3;
   bound(*rows);
   of.what = text("%d products of rows", int(columns));

@@ -143,8 +143,17 @@ inline Output expected(const Sum& one) {
 }
 
 inline Output expected(const Quantization& one) {
-  Output y(size_t(one.size));
-  for (int64_t i = 0; i < one.size; i++) y[size_t(i)] = saturated(one.x[i] / one.scale, one.zero_point, one.is_signed);
+  Output y(size_t(one.size * one.width));
+  for (int64_t i = 0; i < one.size; i++) {
+    const float steps = one.x[i] / one.scale;
+    if (one.width == 1) {
+      y[size_t(i)] = saturated(steps, one.zero_point, one.is_signed);
+      continue;
+    }
+    const double low = one.is_signed ? -0x8000 : 0, value = std::nearbyint(double(steps)) + one.zero_point;
+    const auto word = uint16_t(int32_t(value > low ? std::min(value, low + 0xffff) : low));
+    memcpy(&y[size_t(i * 2)], &word, 2);
+  }
   return y;
 }
 

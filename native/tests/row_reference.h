@@ -51,7 +51,12 @@ inline float row_result(RowCode code, const float (&x)[3]) {
     case RowCode::kNot:
       return 1 - x[0];
     case RowCode::kToFloat:
+    case RowCode::kFloatOfInteger:  // integers are below 2**24, and floats here
       return x[0];
+    case RowCode::kAddIntegers:
+      return x[0] + x[1];
+    case RowCode::kSteps:
+      return x[0] / x[1];
     case RowCode::kAdd:
       return x[0] + x[1] + 0.0f;
     case RowCode::kSub:
@@ -78,21 +83,30 @@ struct RowCase {
   std::vector<RowResult> results;  // without addresses
 };
 
+template <class T>
+T element(const uint8_t* at, int64_t i) {
+  T value;
+  memcpy(&value, at + i * int64_t(sizeof(T)), sizeof(T));
+  return value;
+}
+
 // The values of an operand in the row with the multi-index `index`.
 inline RowValue operand_row(const RowCase& of, const RowOperand& x, const std::vector<int64_t>& index) {
   int64_t row = 0;
   for (size_t i = 0; i < index.size(); i++) row = row * x.extents[i] + (x.extents[i] == 1 ? 0 : index[i]);
-  RowValue value = {x.width == 1, x.is_wide, {}};
+  RowValue value = {x.type == RowType::kTruth, x.is_wide, {}};
   const int64_t count = x.is_wide ? of.one.columns : 1;
   for (int64_t i = 0; i < count; i++) {
     const int64_t place = row * x.pitch + x.first + i;
-    float number = x.at[x.width == 1 ? place : 0];
-    if (x.width == 4) memcpy(&number, x.at + place * 4, 4);
-    value.at.push_back(x.width == 4 ? flushed(double(number)) : number);
+    value.at.push_back(x.type == RowType::kFloat   ? flushed(double(element<float>(x.at, place)))
+                       : x.type == RowType::kInt32 ? float(element<int32_t>(x.at, place))
+                       : x.type == RowType::kInt8  ? float(element<int8_t>(x.at, place))
+                                                   : float(element<uint8_t>(x.at, place)));
   }
   return value;
 }
 
+// The bytes of all results, one result after the other.
 inline std::vector<Output> expected(const RowCase& of) {
   std::vector<Output> all(of.results.size());
   std::vector<int64_t> index(of.extents.size());
@@ -114,17 +128,39 @@ inline std::vector<Output> expected(const RowCase& of) {
         const int count = by.code < RowCode::kAdd ? 1 : by.code < RowCode::kSelect ? 2 : 3;
         for (int i = 0; i < count; i++) value.is_wide |= x[i].is_wide;
         for (int64_t i = 0; i < (value.is_wide ? of.one.columns : 1); i++)
-          value.at.push_back(row_result(by.code, {x[0][i], x[1].at.empty() ? 0 : x[1][i], x[2].at.empty() ? 0 : x[2][i]}));
+          value.at.push_back(
+              row_result(by.code, {x[0][i], x[1].at.empty() ? 0 : x[1][i], x[2].at.empty() ? 0 : x[2][i]}));
       }
       slots[size_t(by.to)] = value;
     }
     for (size_t i = 0; i < all.size(); i++) {
-      const std::vector<float>& result = slots[size_t(of.results[i].from)].at;
-      const auto* bytes = reinterpret_cast<const uint8_t*>(result.data());
-      all[i].insert(all[i].end(), bytes, bytes + result.size() * 4);
+      const RowResult& result = of.results[i];
+      for (const float number : slots[size_t(result.slot)].at) {
+        const auto* bytes = reinterpret_cast<const uint8_t*>(&number);
+        if (result.type == RowType::kFloat)
+          all[i].insert(all[i].end(), bytes, bytes + 4);
+        else
+          all[i].push_back(
+              saturated(number, int32_t(slots[size_t(result.zero_point)].at[0]), result.type == RowType::kInt8));
+      }
     }
   }
   return all;
+}
+
+// Integers are operands of the instructions for integers alone.
+inline bool is_read(const RowOperand& x) { return x.type == RowType::kFloat || x.type == RowType::kTruth; }
+
+// If the program has a zero point, the last operand, and a scale before it: adds a result of steps by this scale.
+inline void add_quantized_result(RowCase& of, Random& random) {
+  const int32_t zero_point = int32_t(of.operands.size()) - 1;
+  if (is_read(of.operands[size_t(zero_point)])) return;
+  if (of.one.columns == 1 && !of.results[0].is_wide) return;  // the scale of such rows counts as wide
+  const RowType type = of.operands[size_t(zero_point)].type;
+  const int32_t steps = 63;
+  of.instructions.push_back({RowCode::kSteps, steps, {of.results[0].slot, zero_point - 1, 0}});
+  of.results.push_back({nullptr, type, steps, zero_point, of.results[0].is_wide});
+  if (random.chance(30)) of.results.erase(of.results.begin());
 }
 
 // A program of a few instructions. Values stay finite: there is at most one product, of numbers below 2**20.
@@ -133,7 +169,8 @@ inline void add_instructions(RowCase& of, Random& random) {
     bool is_known, is_truth, is_wide;
   };
   std::vector<Kind> kinds(kMostSlots);
-  for (size_t i = 0; i < of.operands.size(); i++) kinds[i] = {true, of.operands[i].width == 1, of.operands[i].is_wide};
+  for (size_t i = 0; i < of.operands.size(); i++)
+    kinds[i] = {is_read(of.operands[i]), of.operands[i].type == RowType::kTruth, of.operands[i].is_wide};
   const auto any = [&](bool is_truth, bool is_wide) {  // a slot of a kind, or -1
     std::vector<int32_t> some;
     for (int32_t i = 0; i < kMostSlots; i++)
@@ -141,10 +178,11 @@ inline void add_instructions(RowCase& of, Random& random) {
         some.push_back(i);
     return some.empty() ? -1 : some[size_t(random.below(int64_t(some.size())))];
   };
-  constexpr RowCode kCodes[] = {RowCode::kAbs, RowCode::kNeg,  RowCode::kFloor, RowCode::kToFloat, RowCode::kNot,
-                                RowCode::kAdd, RowCode::kSub,  RowCode::kMax,   RowCode::kMin,     RowCode::kLess,
-                                RowCode::kAnd, RowCode::kSelect, RowCode::kSum, RowCode::kLargest, RowCode::kSmallest};
-  if (of.operands[0].width == 4) {  // the product
+  constexpr RowCode kCodes[] = {RowCode::kAbs, RowCode::kNeg,     RowCode::kFloor,   RowCode::kToFloat,
+                                RowCode::kNot, RowCode::kAdd,     RowCode::kSub,     RowCode::kMax,
+                                RowCode::kMin, RowCode::kLess,    RowCode::kAnd,     RowCode::kSelect,
+                                RowCode::kSum, RowCode::kLargest, RowCode::kSmallest};
+  if (of.operands[0].type == RowType::kFloat) {  // the product
     of.instructions.push_back({RowCode::kSquare, int32_t(of.operands.size()), {0, 0, 0}});
     kinds[of.operands.size()] = {true, false, of.operands[0].is_wide};
   }
@@ -161,8 +199,12 @@ inline void add_instructions(RowCase& of, Random& random) {
       is_there &= by.from[i] >= 0;
       if (is_there) is_wide |= kinds[size_t(by.from[i])].is_wide;
     }
+    const auto is_quantizer = [&](int32_t slot) {  // the quantizer's operands, and its steps
+      return slot == kMostSlots - 1 || (!is_read(of.operands.back()) && slot < int32_t(of.operands.size()) &&
+                                        slot >= int32_t(of.operands.size()) - 2);
+    };
     do by.to = int32_t(random.below(random.chance(80) ? 8 : kMostSlots));
-    while (std::find(by.from, by.from + operands, by.to) != by.from + operands);
+    while (is_quantizer(by.to) || std::find(by.from, by.from + operands, by.to) != by.from + operands);
     if (!is_there) continue;
     const bool is_truth = code == RowCode::kNot || code == RowCode::kAnd || code == RowCode::kLess;
     kinds[size_t(by.to)] = {true, is_truth, is_wide && !is_reduction};
@@ -172,7 +214,8 @@ inline void add_instructions(RowCase& of, Random& random) {
   // The last value is a result, and perhaps other floats that instructions compute.
   for (auto by = of.instructions.rbegin(); by != of.instructions.rend(); by++)
     if (!kinds[size_t(by->to)].is_truth && (of.results.empty() || random.chance(20)))
-      of.results.push_back({by->to, kinds[size_t(by->to)].is_wide, nullptr});
+      of.results.push_back({nullptr, RowType::kFloat, by->to, by->to, kinds[size_t(by->to)].is_wide});
+  add_quantized_result(of, random);
   of.one.slots = int64_t(of.operands.size());
   for (const RowInstruction& by : of.instructions) {
     of.one.slots = std::max<int64_t>(of.one.slots, by.to + 1);
@@ -194,6 +237,27 @@ inline const RowProgram& bound(RowCase& of) {
   return of.one;
 }
 
+// Appends a scale and a zero point, which all rows share.
+inline void add_quantizer(RowCase& of, Random& random, std::deque<Bytes>& inputs) {
+  for (const RowType type : {RowType::kFloat, random.chance(50) ? RowType::kInt8 : RowType::kUint8}) {
+    RowOperand x = {};
+    x.type = type;
+    x.pitch = 1;
+    x.is_wide = of.one.columns == 1;
+    x.is_whole = of.one.rows == 1;
+    x.is_kept = true;
+    of.operand_extents.emplace_back(of.extents.size(), 1);
+    uint8_t* at = inputs.emplace_back(random, width_of(type), width_of(type)).at();
+    const float scale = std::exp2(float(random.between(-10, 10))) * (random.fraction() + 1);
+    if (type == RowType::kFloat)
+      memcpy(at, &scale, 4);
+    else
+      *at = uint8_t(random.below(256));
+    x.at = at;
+    of.operands.push_back(x);
+  }
+}
+
 inline RowCase random_rows(Random& random, std::deque<Bytes>& inputs, std::vector<int64_t> extents, int64_t columns) {
   RowCase of;
   of.extents = std::move(extents);
@@ -203,7 +267,7 @@ inline RowCase random_rows(Random& random, std::deque<Bytes>& inputs, std::vecto
   const int64_t count = random.between(1, 3);
   for (int64_t i = 0; i < count; i++) {
     RowOperand x = {};
-    x.width = i && random.chance(30) ? 1 : 4;
+    x.type = i && random.chance(30) ? RowType::kTruth : RowType::kFloat;
     x.is_wide = i == 0 || columns == 1 || random.chance(60);
     std::vector<int64_t>& own = of.operand_extents.emplace_back(of.extents);
     int64_t rows = 1;
@@ -220,11 +284,11 @@ inline RowCase random_rows(Random& random, std::deque<Bytes>& inputs, std::vecto
       x.pitch = x.first + columns + random.below(20);
     }
     const int64_t size = rows * x.pitch;
-    uint8_t* at = inputs.emplace_back(random, size * x.width, x.width).at();
+    uint8_t* at = inputs.emplace_back(random, size * width_of(x.type), width_of(x.type)).at();
     for (int64_t k = 0; k < size; k++) {
       const float power = std::exp2(float(random.between(random.chance(5) ? -140 : -20, 19)));
       const float number = random.chance(5) ? 0.0f : (random.chance(50) ? -power : power) * (random.fraction() + 1) / 2;
-      if (x.width == 4)
+      if (x.type == RowType::kFloat)
         memcpy(at + k * 4, &number, 4);
       else
         at[k] = random.chance(50);
@@ -232,6 +296,7 @@ inline RowCase random_rows(Random& random, std::deque<Bytes>& inputs, std::vecto
     x.at = at;
     of.operands.push_back(x);
   }
+  if (random.chance(50)) add_quantizer(of, random, inputs);
   add_instructions(of, random);
   return of;
 }

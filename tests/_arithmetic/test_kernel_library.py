@@ -122,7 +122,7 @@ def cannot_load(name):
 
 
 @pytest.mark.parametrize(("package", "why"), [
-    (fake(__version__="9.9"), r"it has version 9\.9, expected 0\.9\.0\. Install it again"),
+    (fake(__version__="9.9"), r"it has version 9\.9, expected 0\.10\.0\. Install it again"),
     (fake(load=cannot_load), r"its library cannot be loaded: wrong ELF class"),
     (fake(load=lambda name: SimpleNamespace(built_with="99.0.1")), r"built with jaxlib 99\.0\.1, which is newer than"),
 ])  # fmt: skip

@@ -61,6 +61,20 @@ def test_a_window_of_padding_alone():
     assert_same_bits(got, np.float32([-np.inf, 3]))
 
 
+def test_windows_of_one_element_select():
+    x = np.random.default_rng(0).standard_normal((1, 8, 9, 10), np.float32)
+    x[0, 0, 0, :3] = np.nan, 1e-40, -np.inf
+    for name, join in (("max", lax.max), ("min", lax.min)):
+        end = np.float32(-np.inf if name == "max" else np.inf)
+
+        def f(x, end=end, join=join):
+            return lax.reduce_window(x, end, join, (1, 1, 1, 1), (1, 1, 2, 3), "VALID")
+
+        assert "reduce-window" not in jax.jit(dml.exact(f)).lower(x).compile().as_text()
+        wanted = floats.flushed(x)[:, :, ::2, ::3]
+        assert_same_bits(jax.jit(dml.exact(f))(x), wanted)
+
+
 def test_pairs_and_clamp():
     x, y = map(np.ravel, np.meshgrid(ROWS[2:6], ROWS[1]))
     larger, smaller, clamped = jax.jit(dml.exact(lambda x, y: (lax.max(x, y), lax.min(x, y), lax.clamp(y, x, y))))(x, y)

@@ -14,7 +14,7 @@ from helpers.compare import assert_same_bits
 from helpers.native_calls import A, B, native_calls, needs_native
 from jaxdml._arithmetic.exact_calls import in_one_call
 from jaxdml._arithmetic.native_rows import CODES, RowResult
-from jaxdml._exact.row_code import RowCode
+from jaxdml._exact.row_code import RowArray, RowCode, RowOperand
 from jaxdml.reference import floats
 
 RNG = np.random.default_rng(1)
@@ -357,13 +357,14 @@ def test_few_elements_stay_with_xla():
 
 
 def test_slots_are_used_again_and_equal_instructions_kept_once():
-    code = RowCode([(0, 0), (1, 0)], [(8, 50), (1, 50)])
+    code = RowCode((8, 50), [RowOperand(RowArray("x", (8, 50))), RowOperand(RowArray("gain", (1, 50)))])
     value = 0
     for _ in range(100):
         value = code.add("exp", (value,))
     assert code.add("exp", (0,)) == 2
     value = code.add("mul", (value, 1))
-    numbers = np.reshape(code.program(50, [RowResult(value, (8, 50), (8, 50))]).numbers, (-1, 5))
+    code.results = [RowResult(value, (8, 50), (8, 50))]
+    numbers = np.reshape(code.program().numbers, (-1, 5))
     assert len(numbers) == 101
     assert set(numbers[:, 1]) == {0, 2}, "the slot of the gain, which all rows share, is not written"
     assert numbers[-1].tolist() == [CODES.index("mul"), 2, 0, 1, 0]

@@ -113,6 +113,11 @@ def test_a_step_outside_of_a_loop_is_one_native_call():
     assert len(re.findall(r" slice\(", hlo)) == 0
 
 
+def test_a_step_keeps_the_quantizer_behind_a_program():
+    f = dml.exact(lambda weights, h: jnp.tanh(product(jnp.exp(h), weights)))
+    same_bits(f, weights_of(16), array(64, UNITS), calls=["rows", "steps"])
+
+
 def test_large_products_are_calls_of_their_own():
     f = dml.exact(lambda weights, h: jnp.tanh(product(h, weights)))
     weights = weights_of(16)
