@@ -173,6 +173,18 @@ def test_a_narrow_and_a_wide_result():
     assert_bits_of_xla(dml.exact(f), x)
 
 
+def test_repeated_values_and_truth_values_are_no_results():
+    """The kernel writes neither a row for several rows, nor truth values."""
+
+    def f(x, row):
+        repeated, mask = jnp.broadcast_to(row, x.shape), x > 0
+        return repeated, mask, jnp.where(mask, jnp.exp(x) * repeated, 0)
+
+    arguments = array(20, 40), array(1, 40)
+    assert native_calls(dml.exact(f), *arguments) == ["rows"]
+    assert_bits_of_xla(dml.exact(f), *arguments)
+
+
 def test_the_number_of_results_is_limited():
     """A slot holds each result until the program ends, and there are 64 slots."""
 
