@@ -161,6 +161,13 @@ def delayed(weights, state, x):
     return (h, y), y
 
 
+def narrow(weights, state, x):
+    """A state with one column: a block of columns would overwrite it before the next block reads it."""
+    h, most = state
+    h = jnp.tanh(product(h, weights) + x) - most
+    return (h, jnp.max(h, -1, keepdims=True)), h
+
+
 def twice(weights, h, x):
     for _ in range(2):
         h = jnp.tanh(product(h, weights) + x)
@@ -171,6 +178,7 @@ SQUARE = weights_of(UNITS)
 OTHERS = {
     "another state": (counted, (np.int32(0), array(9, UNITS))),
     "a state of the step before": (delayed, (array(9, UNITS), array(9, UNITS))),
+    "a narrow state": (narrow, (array(9, UNITS), array(9, 1))),
     "two products": (twice, array(9, UNITS)),
     "one range for all rows": (by_rows, array(9, UNITS)),
 }
