@@ -37,6 +37,7 @@ class Kernel(NamedTuple):
       calls_kernels: whether derivatives need the results of kernels that the JAX function calls. If so, the function
         computes the values along with the derivatives, so that each of these kernels runs once.
       splits: (*arguments, each leaf replaced by whether vmap maps it) -> whether vmap maps the JAX function instead.
+      is_of_trace: whether each trace has statics of its own, so that a call compiled for one trace fits no other.
     """
 
     native: Callable[..., Array | tuple[Array, ...]]
@@ -45,6 +46,7 @@ class Kernel(NamedTuple):
     is_replicated: bool = False
     calls_kernels: bool = False
     splits: Callable[..., bool] = lambda *is_mapped: False
+    is_of_trace: bool = False
 
 
 class Spec(NamedTuple):
@@ -143,13 +145,14 @@ _primitive.multiple_results = True
 
 @as_one_operation
 def _evaluate(*leaves: Array, spec: Spec) -> list[Array]:
-    return _jitted(spec)(*leaves)
+    return (_jitted(spec) if spec.kernel.is_of_trace else _jitted_once(spec))(*leaves)
 
 
-@functools.lru_cache(maxsize=4096)
 def _jitted(spec: Spec) -> Callable[..., list[Array]]:
-    jitted: Callable[..., list[Array]] = jax.jit(functools.partial(_primitive.bind, spec=spec))
-    return jitted
+    return jax.jit(functools.partial(_primitive.bind, spec=spec))
+
+
+_jitted_once = functools.lru_cache(maxsize=4096)(_jitted)
 
 
 def _abstract_eval(*leaves: Any, spec: Spec) -> Any:

@@ -31,7 +31,7 @@ def with_joined_calls(
     """The equations; those that an equation of `joined` replaces are replaced.
 
     `joined` yields, for a program on rows, equations that may run in its place, each with the equations that it
-    replaces. It computes the first result of the program, or the result of the last equation that it replaces.
+    replaces. Such an equation computes the results of the program, or the result of the last equation that it replaces.
     """
     if not any(eqn.primitive is ROW_PROGRAM for eqn in eqns):
         return list(eqns)

@@ -125,7 +125,7 @@ class RowCode:
         """
         last_use = {value: place for place, (_, values) in enumerate(self.instructions) for value in values}
         slots: dict[int | None, int] = {value: value for value in range(len(self.operands))}
-        # These are loaded once.
+        # Operands of a single row are loaded once, and results are stored at the end: their slots stay theirs.
         fixed = {place for place, each in enumerate(self.operands) if math.prod(each.array.view[:-1]) == 1}
         fixed |= {result.slot for result in self.results}
         free: list[int] = []

@@ -1,7 +1,7 @@
 """Finds scans whose body is one step: one native call then computes all steps.
 
-Around the step, the body may compute values from constants of the loop, which are computed once, and flush inputs, as
-the kernel does.
+Around the step, the body may compute values from constants of the loop. These are computed once. The body may also
+flush inputs of the step. This is left out, because the kernel flushes what it reads.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from jaxdml._exact.flat import FlatEqn, FlatJaxpr
 from jaxdml._exact.kernel_calls import JOINED
 
 Array = jax.Array
-SAME = ("flush", "optimization_barrier")  # the kernel flushes floats when it reads them
+SAME = ("flush", "optimization_barrier")  # which the kernel needs not: it flushes floats that it reads, as one call
 
 
 class Scan(NamedTuple):
@@ -53,6 +53,8 @@ def scan_of(
     steps = [eqn for eqn in flat.eqns if "step" in eqn.params and eqn.primitive is JOINED]
     if len(steps) != 1 or not isinstance(params["length"], int) or params["length"] < 1:
         return None
+    if params["jaxpr"].effects:  # each step has them
+        return None
     (eqn,) = steps
     step: Step = eqn.params["step"]
     inputs = flat.invars[len(constants) :]
@@ -72,7 +74,7 @@ def scan_of(
         if all(kinds.get(atom) == CONSTANT for atom in operands):
             ahead.append(other)
             kinds |= dict.fromkeys(other.outvars, CONSTANT)
-        elif other.primitive.name in SAME and len(operands) == 1 and operands[0] in kinds:
+        elif other.primitive.name in SAME and len(other.invars) == len(operands) == 1 and operands[0] in kinds:
             kinds[other.outvars[0]] = kinds[operands[0]]
             sources[other.outvars[0]] = sources.get(operands[0], operands[0])
         else:
@@ -121,7 +123,7 @@ def _results(*_: Any, scan: Scan, **__: Any) -> list[Result]:
     ]
 
 
-SCAN = Kernel(_run, _results, calls_kernels=True, splits=splits)
+SCAN = Kernel(_run, _results, calls_kernels=True, splits=splits, is_of_trace=True)
 
 
 @with_kernel(SCAN)

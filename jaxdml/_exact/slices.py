@@ -20,7 +20,7 @@ from jaxdml._exact.rows import codes_of, is_elementwise, is_slice_of_columns
 def with_sunk_slices(flat: FlatJaxpr) -> list[FlatEqn]:
     """The equations, where slices of columns of elementwise results are elementwise results of slices.
 
-    A result is sliced if only slices read it, none of them overlap, and elementwise functions read them.
+    A result is sliced if all that reads it are slices that do not overlap and that elementwise functions read.
     """
     eqns = flat.eqns
     users: dict[Any, list[FlatEqn]] = defaultdict(list)
@@ -45,10 +45,15 @@ def with_sunk_slices(flat: FlatJaxpr) -> list[FlatEqn]:
                 users[atom].append(last)
 
     def emitted(eqn: FlatEqn) -> list[FlatEqn]:
-        if eqn.outvars and eqn.outvars[0] in parts:
-            *slices, last = parts[eqn.outvars[0]]
-            return [*(each for one in slices for each in emitted(one)), last]
-        return [eqn]
+        done, pending = list[FlatEqn](), [eqn]
+        while pending:
+            each = pending.pop()
+            computed = parts.get(each.outvars[0], [each]) if each.outvars else [each]
+            if each is computed[-1]:
+                done.append(each)
+            else:
+                pending += reversed(computed)
+        return done
 
     return [each for eqn in eqns if eqn.result is None or eqn.result not in sunk for each in emitted(eqn)]
 

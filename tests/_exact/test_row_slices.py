@@ -222,3 +222,13 @@ def test_few_elements_run_natively_if_many_functions_read_them():
     x = array(1, 64)
     assert native_calls(lambda x: dml.exact(lambda x: f(x, 3))(x), x) == []
     assert native_calls(lambda x: dml.exact(lambda x: f(x, 4))(x), x) == ["rows"]
+
+
+def test_a_long_chain_before_a_split():
+    def f(x):
+        for place in range(1200):
+            x = x + jnp.float32(place)
+        a, b = jnp.split(x, 2, -1)
+        return jnp.tanh(a) * b
+
+    assert jax.eval_shape(dml.exact(f), np.ones((4, 8), np.float32)).shape == (4, 4)

@@ -12,6 +12,7 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 from helpers.native_calls import native_calls, needs_native
+from jaxdml._arithmetic import kernel_call
 from jaxdml.reference import floats, operators
 
 pytestmark = needs_native
@@ -174,13 +175,60 @@ def twice(weights, h, x):
     return h, h
 
 
-SQUARE = weights_of(UNITS)
+def of_inputs(weights, state, x):
+    """A product of an element of a sequence, not of a state."""
+    return state, jnp.tanh(product(x, weights))
+
+
+def reshaped(weights, h, x):
+    """The product reads the quantized state in another shape."""
+    w, scales, bias = weights
+    q = dml.element_wise_quantize_linear(h, SCALE, ZERO).reshape(18, UNITS // 2)
+    y = dml.matrix_multiply_integer_to_float(q, SCALE, ZERO, w, scales, np.int8(3), bias=bias).reshape(9, UNITS)
+    h = jnp.tanh(y + x)
+    return h, h
+
+
+def with_scales_of_rows(weights, h, x):
+    """The quantizer has one scale, and the product one for each row."""
+    w, scales, bias = weights
+    q = dml.element_wise_quantize_linear(h, SCALE, ZERO)
+    h = jnp.tanh(dml.matrix_multiply_integer_to_float(q, ROWS, ZERO, w, scales, np.int8(3), bias=bias) + x)
+    return h, h
+
+
+def behind_a_barrier(weights, h, x):
+    """The barrier has two results, of which the first is a constant."""
+    half, _ = lax.optimization_barrier((np.float32(0.5), x))
+    h = jnp.tanh(product(h, weights) * half)
+    return h, h
+
+
+def behind_another_barrier(weights, h, x):
+    _, h = lax.optimization_barrier((np.float32(0.5), h))
+    h = jnp.tanh(product(h, weights) + x)
+    return h, h
+
+
+def with_an_effect(weights, h, x):
+    jax.debug.callback(lambda: EFFECTS.append(1))
+    h = jnp.tanh(product(h, weights) + x)
+    return h, h
+
+
+SQUARE, EFFECTS = weights_of(UNITS), []
+ROWS = RNG.uniform(0.01, 0.02, (9, 1)).astype(np.float32)
 OTHERS = {
     "another state": (counted, (np.int32(0), array(9, UNITS))),
     "a state of the step before": (delayed, (array(9, UNITS), array(9, UNITS))),
     "a narrow state": (narrow, (array(9, UNITS), array(9, 1))),
     "two products": (twice, array(9, UNITS)),
     "one range for all rows": (by_rows, array(9, UNITS)),
+    "no product of a state": (of_inputs, array(9, UNITS)),
+    "scales of rows": (with_scales_of_rows, array(9, UNITS)),
+    "a barrier with a constant": (behind_a_barrier, array(9, UNITS)),
+    "a state behind a barrier with a constant": (behind_another_barrier, array(9, UNITS)),
+    "an effect": (with_an_effect, array(9, UNITS)),
 }
 
 
@@ -193,6 +241,30 @@ def test_other_loops_stay_loops(name):
     got = jax.jit(f)(*arguments)
     with dml.use_kernels("xla"):
         jax.tree.map(assert_same_bits, got, jax.jit(lambda *given: f(*given))(*arguments))
+
+
+def test_each_step_has_its_effects():
+    EFFECTS.clear()
+    jax.block_until_ready(jax.jit(looped(with_an_effect))(SQUARE, array(9, UNITS), array(5, 9, UNITS)))
+    jax.effects_barrier()
+    assert len(EFFECTS) == 5
+
+
+def test_a_product_that_reads_the_state_in_another_shape():
+    weights = weights_of(UNITS // 2, UNITS // 2)
+    f, arguments = looped(reshaped), (weights, array(9, UNITS), array(5, 9, UNITS))
+    got = jax.jit(f)(*arguments)
+    with dml.use_kernels("xla"):
+        jax.tree.map(assert_same_bits, got, jax.jit(lambda *given: f(*given))(*arguments))
+
+
+def test_eager_loops_are_not_cached():
+    f, arguments = looped(lstm), (LSTM[1], *inputs(lstm, 2, 3))
+    f(*arguments)
+    before = kernel_call._jitted_once.cache_info().currsize
+    for _ in range(3):
+        f(*arguments)
+    assert kernel_call._jitted_once.cache_info().currsize == before
 
 
 def test_a_loop_without_sequences_stays_a_loop():
