@@ -4,7 +4,7 @@ It needs packages that jaxdml's extras do not include, in an environment of its 
 pip install . ./native keras keras-hub dm-haiku equinox flax transformers==4.49.0 onnx onnxruntime
 
 For each network, the table has: how many convolutions and products run on integers; the ratio of the outputs to their
-error on other inputs, with static and with dynamic products; the batch sizes with which the model runs, and "any" if it
+error on other inputs, by default and with dynamic products; the batch sizes with which the model runs, and "any" if it
 can be exported with a symbolic one; seconds and memory that `quantize` takes; the time of a float32 call with one
 input, and the model's time over it, both jitted and measured in turns. For the column "onnx", `jaxdml.onnx.save` writes
 the model with onnxruntime's numerics, in QDQ form with uint8 weights; the package onnx checks the file and infers all

@@ -19,7 +19,7 @@ from jaxdml.ptq._choose.edges import edges_of
 from jaxdml.ptq._choose.equalize import equalized, observers_of, with_ones, without_ones
 from jaxdml.ptq._choose.modes import blocks_of, check_matches, modes_of
 from jaxdml.ptq._choose.moments import moments_of
-from jaxdml.ptq._choose.rule import Products, Rule, Sums, check_one_of, rules_of
+from jaxdml.ptq._choose.rule import ProductsOrMixed, Rule, Sums, check_one_of, rules_of
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
 from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
@@ -42,7 +42,7 @@ def quantize(
     *,
     activations: DType = jnp.uint8,
     observer: str | Observer = "minmax",
-    products: Products = "static",
+    products: ProductsOrMixed = "mixed",
     weights: DType = jnp.int8,
     block_size: int | None = None,
     equalize: bool = True,
@@ -70,8 +70,9 @@ def quantize(
         which the outputs have the least error on the batches. It reads the batches twice, so `batches` must not be an
         iterator, such as a generator.
       products: "static": the values that matrix products read are quantized with calibrated ranges. "dynamic": at each
-        call, each row that a product reads is quantized with its own range, and the product returns floats.
-        Convolutions stay static.
+        call, each row that a product reads is quantized with its own range, and the product returns floats. "mixed",
+        the default: in attention, the product of probabilities and values and the product that reads its result are
+        dynamic, and all other products are static. Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
         each block of that many weights along the contraction dimension. Products with such matrices take floats,
@@ -111,7 +112,7 @@ def quantize(
     """
     dtype = integer_type("activations", activations, TYPES, "; for 16 bits: Rule('', activations=jnp.uint16)")
     blocks_of(weights, block_size)
-    check_one_of("products", products, ("static", "dynamic"))
+    check_one_of("products", products, ("mixed", "static", "dynamic"))
     if not isinstance(equalize, bool):
         raise PtqError(f"equalize is {equalize!r}, expected True or False")
     check_one_of("rounding", rounding, ("nearest", "gptq"))

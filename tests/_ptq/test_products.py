@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+from _ptq import outliers
+from _ptq.quantized import batches_for
 from helpers.compare import assert_same_bits
 from jaxdml.ptq import Rule, quantize
 
@@ -213,3 +215,86 @@ def test_matrices_that_are_repeated_for_each_input(name, products, batches):
     (size,) = jax.export.symbolic_shape("batch")
     shape = jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype)
     assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *expected.shape[1:])
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+def drawn(*shape):
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+def heads(p, x):
+    """Queries, keys and values [N, 2, tokens, 4]."""
+    return ((x @ p[name]).reshape(*x.shape[:2], 2, 4).swapaxes(1, 2) for name in ("q", "k", "v"))
+
+
+def attention(p, x, shares=jax.nn.softmax, mask=True, read=jnp.matmul):
+    queries, keys, values = heads(p, x)
+    scores = queries @ keys.swapaxes(2, 3)
+    scores = jnp.where(jnp.tri(x.shape[1], dtype=bool)[None, None], scores, -1e9) if mask else scores
+    return read(shares(scores), values).swapaxes(1, 2).reshape(x.shape) @ p["out"] @ p["head"]
+
+
+def squares(scores):
+    return jnp.square(scores) / jnp.sum(jnp.square(scores) + 1, -1, keepdims=True)
+
+
+def by_columns(shares, values):
+    return (values.swapaxes(2, 3) @ shares.swapaxes(2, 3)).swapaxes(2, 3)
+
+
+ATTENTION = dict(zip(("q", "k", "v", "out", "head"), drawn(5, 8, 8) / 2, strict=True)) | {
+    "mask": np.ones((16, 16), np.float32)
+}
+DYNAMIC = {  # the products with ranges at each call
+    "causal": (attention, 2),
+    "without a mask": (lambda p, x: attention(p, x, mask=False), 2),
+    "probabilities times values": (lambda p, x: attention(p, x, lambda s: jax.nn.softmax(s) * jax.nn.sigmoid(s)), 2),
+    "probabilities times a mask": (
+        lambda p, x: attention(p, x, lambda s: jax.nn.softmax(s) * p["mask"][None, None]),
+        2,
+    ),
+    "probabilities on the right": (lambda p, x: attention(p, x, read=by_columns), 1),
+    "sigmoids": (lambda p, x: attention(p, x, jax.nn.sigmoid), 0),
+    "divided by other sums": (lambda p, x: attention(p, x, squares), 0),
+    "products of two values alone": (lambda p, x: jax.nn.softmax(x @ x.swapaxes(1, 2)), 0),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_products_of_attention_are_dynamic(name):
+    apply, count = DYNAMIC[name]
+    x = drawn(4, 16, 8)
+    model = quantize(apply, ATTENTION, [x], progress=False)
+    (modes,) = model.modes.values()
+    assert list(modes.values()).count("dynamic") == count
+    assert not count or modes[list(modes)[-1]] == "static" != modes[list(modes)[-2]]
+    static = quantize(apply, ATTENTION, [x], products="static", progress=False)
+    assert set(static.modes[""].values()) == {"static"}
+    assert sqnr(model, apply, ATTENTION, x) > 30
+
+
+def test_rules_for_products_of_attention():
+    x = drawn(4, 16, 8)
+    rules = [Rule("^out$", products="static"), Rule("dot_general_5", activations=jnp.uint16)]
+    model = quantize(attention, ATTENTION, [x], rules=rules, progress=False)
+    assert sorted(model.modes[""].values()) == ["static"] * 6 + ["static16"]
+    blocks = quantize(attention, ATTENTION, [x], weights="int8", block_size=16, progress=False)
+    assert sorted(map(str, blocks.modes[""].values())).count("dynamic") == 1  # that of two computed values
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("name", ["ViT", "BERT", "ViT, gains x 1 to 100", "BERT, gains x 1 to 100"])
+def test_dynamic_products_of_attention_gain_accuracy(name):
+    network = (outliers.WITHOUT | outliers.NETWORKS)[name]()
+    batches, (x,) = batches_for(network.make_inputs, 32, 3), network.make_inputs(256, seed=-7)
+    static, mixed = (
+        sqnr(
+            quantize(network.apply, network.params, batches, products=each, progress=False),
+            network.apply, network.params, x,
+        )
+        for each in ("static", "mixed")
+    )  # fmt: skip
+    assert mixed > static + 0.2

@@ -242,7 +242,7 @@ QUANTIZE = {  # a wrong call, and words of its error
         {"observer": dml.ptq.MinMax},
         "observer is the class MinMax, expected an observer: write MinMax()",
     ),
-    "unknown products": ({"products": "row"}, "products is 'row', expected 'static' or 'dynamic'"),
+    "unknown products": ({"products": "row"}, "products is 'row', expected 'mixed' or 'static' or 'dynamic'"),
     "an unknown rounding": ({"rounding": "up"}, "rounding is 'up', expected 'nearest' or 'gptq'"),
     "4 bits without blocks": (
         {"rules": [Rule("last", weights=jnp.int4)]},

@@ -11,6 +11,7 @@ import numpy as np
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.operators import CONTRACTIONS
+from jaxdml.ptq._choose.attention import products_of_attention
 from jaxdml.ptq._choose.flow import wide_readers
 from jaxdml.ptq._choose.rule import Rule, Sums, check_block_size
 from jaxdml.ptq._grids.observers import CHOICES
@@ -33,6 +34,7 @@ class BlockMode(NamedTuple):
 # "static": 8-bit inputs with calibrated ranges; "static16": 16-bit inputs; "dynamic"; "float"; or `BlockMode`.
 Mode = str | BlockMode
 FLOAT, STATIC16 = "float", "static16"
+MIXED = "mixed"  # an argument, not a mode
 STATIC = ("static", STATIC16)
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
 # The modes of results of contractions and float sums, and the reasons why contractions are FLOAT or not STATIC16.
@@ -67,16 +69,17 @@ def modes_of(
 
     Args:
       graph: the float graph.
-      products: the mode of products.
+      products: the mode of products; "mixed" is "dynamic" for products of attention, and "static" for all others.
       rules: rules that override modes.
       weights: the type of weights.
       block_size: the block size of products with weights, unless a rule sets another mode; None for no blocks.
       sums: "float": sums of two values have the mode FLOAT.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
-    can_read_wide = wide_readers(graph)
+    can_read_wide, in_attention = wide_readers(graph), products_of_attention(graph)
     for node in graph.nodes:
         output = node.outputs[0]
+        by_default = products if products != MIXED else "dynamic" if output in in_attention else "static"
         if sums == FLOAT and node.operator.kind == "add" and data.issuperset(node.inputs):
             modes[output] = FLOAT
         if not data.isdisjoint(node.inputs):
@@ -100,7 +103,7 @@ def modes_of(
             modes[output] = asked.products
         else:
             blocks = blocks_of(weights, block_size) if asked is None else _blocks_of_rule(asked, weights, block_size)
-            modes[output] = products if blocks is None or node.inputs[1] in data else blocks
+            modes[output] = by_default if blocks is None or node.inputs[1] in data else blocks
     return modes, reasons
 
 

@@ -12,6 +12,7 @@ from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS, integer_type
 from jaxdml.typing import DType
 
 Products = Literal["static", "dynamic"]
+ProductsOrMixed = Products | Literal["mixed"]
 Sums = Literal["integer", "float"]
 
 
