@@ -74,12 +74,15 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
             raw.add(value)
         return value
 
+    def is_raw(value: Any) -> bool:
+        return not isinstance(value, Literal) and value in raw
+
     def named(atom: Any, names: dict[Any, Any]) -> Any:
         return atom if isinstance(atom, Literal) else names[atom]
 
     def used(atom: Any, names: dict[Any, Any], scope: str) -> Any:
         value = named(atom, names)
-        if isinstance(value, Literal) or value not in raw:
+        if not is_raw(value):
             return value
         result = FlatVar(value.aval)
         eqns.append(FlatEqn(FLUSH, {}, (value,), (result,), scope))
@@ -98,7 +101,7 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
                 given_to = [named(atom, names) for atom in eqn.invars]
                 results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given_to, place)
             else:
-                is_part = _is_part(eqn) and named(eqn.invars[0], names) in raw
+                is_part = _is_part(eqn) and is_raw(named(eqn.invars[0], names))
                 reads = named if is_part or _flushes(eqn) else partial(used, scope=place)
                 read = tuple(reads(atom, names) for atom in eqn.invars)
                 results = [FlatVar(var.aval) for var in eqn.outvars]
@@ -115,7 +118,7 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
 
 def _is_part(eqn: Any) -> bool:
     """Whether the result has elements of the first operand, each at most once."""
-    if not eqn.invars or isinstance(eqn.invars[0], Literal):
+    if not eqn.invars:
         return False
     if eqn.primitive.name != "broadcast_in_dim":
         return eqn.primitive.name in PARTS
