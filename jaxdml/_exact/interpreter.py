@@ -237,8 +237,9 @@ def _prepared(jaxpr: Any, constants: Sequence[Any], are_looped: bool = False) ->
     flat, constants = flattened(jaxpr, constants, _called)
     flat = without_pairs_of_transposes(flat._replace(eqns=_with_order_of_nan(flat.eqns)))
     eqns = with_chains(joined(flat._replace(eqns=with_sunk_slices(flat))), flat.outvars)
-    # Quantizers join programs last: chains and steps save more.
-    eqns = with_row_groups(with_steps(eqns, flat.outvars, are_looped), flat.outvars)
+    eqns = with_steps(eqns, flat.outvars, are_looped)
+    if not jaxpr.effects:  # groups change the order of equations
+        eqns = with_row_groups(eqns, flat.outvars)  # quantizers join programs last: chains and steps save more
     return flat._replace(eqns=eqns), constants
 
 

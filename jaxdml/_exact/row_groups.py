@@ -180,11 +180,10 @@ class _Groups:
         """Whether one of two groups, joined, would wait for an equation that waits for the other."""
         pending = [self._home[self._place[atom]] for atom in self._inputs(second) if atom in self._place]
         seen = {first, second}
-        least = min(place for place, home in enumerate(self._home) if home == first)
         pending = [place for place in pending if place not in seen]
         while pending:
             place = pending.pop()
-            if place in seen or place < least:
+            if place in seen:
                 continue
             seen.add(place)
             for atom in self._inputs(place):

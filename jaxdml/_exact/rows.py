@@ -157,6 +157,7 @@ def joined(flat: FlatJaxpr) -> list[FlatEqn]:
         for atom in filter(_is_value, eqn.invars):
             users[atom].append(eqn)
         place_of |= dict.fromkeys(eqn.outvars, place)
+    places = {id(eqn): place for place, eqn in enumerate(flat.eqns)}  # equations with effects may have no results
     kept = set(filter(_is_value, flat.outvars))
     last_of: dict[Any, FlatVar] = {}  # maps the result of each equation that joins to the last result of its program
     members: dict[FlatVar, list[FlatEqn]] = defaultdict(list)
@@ -166,7 +167,10 @@ def joined(flat: FlatJaxpr) -> list[FlatEqn]:
         if value is None or value not in spaces:
             continue
         # A program runs in place of its last equation. Only programs and equations after that can use its results.
-        ends = [(place_of[last_of.get(user.result, user.outvars[0])], user) for user in users[value] if user.outvars]
+        ends = [
+            (place_of[last_of[user.result]] if user.result in last_of else places[id(user)], user)
+            for user in users[value]
+        ]
         last = flat.eqns[min(place for place, _ in ends)].result if ends else None
         inside = [user for _, user in ends if last_of.get(user.result) is last]
         is_result = value in kept or len(inside) < len(users[value])

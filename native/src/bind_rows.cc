@@ -183,8 +183,9 @@ ffi::Error read_program(Numbers numbers, Numbers results, RowCall& call) {
   for (size_t i = 0; i < results.size(); i += 2) {
     const int64_t slot = results[i], zero_point = results[i + 1];
     JAXDML_EXPECT(slot >= 0 && slot < kMostSlots && is_computed[slot], "a result is a slot that no instruction writes");
-    JAXDML_EXPECT(zero_point >= 0 && zero_point < kMostSlots && kinds[zero_point] != kUnknown,
-                  "a zero point is a slot that has no value");
+    JAXDML_EXPECT(zero_point >= 0 && zero_point < kMostSlots &&
+                      (kinds[zero_point] == kNarrow || one.columns == 1 || slot == zero_point),
+                  "a zero point is a slot that has no value, or one for each column");
     call.results.push_back({nullptr, RowType::kFloat, int32_t(slot), int32_t(zero_point), kinds[slot] == kWide});
   }
   one.instruction_count = int64_t(call.instructions.size());

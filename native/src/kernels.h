@@ -274,7 +274,7 @@ struct RowOperand {
 };
 
 // y = the final value of a slot: floats, or steps that are rounded to integers and saturated after the addition of the
-// zero point, the first element of the slot `zero_point`.
+// zero point, which the slot `zero_point` has for each row.
 struct RowResult {
   uint8_t* y;
   RowType type;  // kFloat, kInt8 or kUint8

@@ -255,13 +255,14 @@ static void run_instruction(const RowInstruction& by, const RowPart& part, Slot*
 #undef JAXDML_MAP
 }
 
-static void store_values(const RowResult& of, int64_t offset, int64_t count, const float* from, const Slot* slots) {
+static void store_values(const RowResult& of, int64_t offset, int64_t count, const float* from,
+                         const float* zero_point_at) {
   if (of.type == RowType::kFloat) {
     copy_bytes(of.y + offset * 4, from, count * 4);
     return;
   }
   int32_t zero_point;
-  memcpy(&zero_point, slots[of.zero_point].at, 4);
+  memcpy(&zero_point, zero_point_at, 4);
   const Output output = output_of(zero_point, of.type == RowType::kInt8);
   each_vector<kBytes>(0, count, [&](int64_t i, int64_t n) {
     F32 steps[4];
@@ -273,15 +274,18 @@ static void store_values(const RowResult& of, int64_t offset, int64_t count, con
 
 static void store_result(const RowProgram& one, const RowPart& part, bool is_merged, const RowResult& of,
                          const Slot* slots) {
-  const Slot& from = slots[of.slot];
-  if (!of.is_wide) {  // each block of columns computes the same value
-    if (!part.first_column) store_values(of, part.first_row, part.rows, from.at, slots);
-    return;
-  }
-  const int64_t first = part.first_row * one.columns + part.first_column;
-  if (is_merged) return store_values(of, first, part.rows * one.columns, from.at, slots);
+  const Slot &from = slots[of.slot], &zero_point = slots[of.zero_point];
+  if (!of.is_wide && part.first_column) return;  // each block of columns computes the same value
+  const int64_t pitch = of.is_wide ? one.columns : 1, count = of.is_wide ? part.columns : 1;
+  const int64_t stride = is_merged ? one.columns : of.is_wide ? part.stride : 1;
+  const int64_t first = part.first_row * pitch + (of.is_wide ? part.first_column : 0);
+  const bool is_shared =
+      of.type == RowType::kFloat || (of.zero_point < one.operand_count && one.operands[of.zero_point].is_kept);
+  if (is_shared && (is_merged || !of.is_wide))
+    return store_values(of, first, part.rows * pitch, from.at, zero_point.at);
+  const int64_t zero_step = is_shared ? 0 : !zero_point.is_wide ? 1 : is_merged ? one.columns : part.stride;
   for (int64_t r = 0; r < part.rows; r++)
-    store_values(of, first + r * one.columns, part.columns, from.at + r * part.stride, slots);
+    store_values(of, first + r * pitch, count, from.at + r * stride, zero_point.at + r * zero_step);
 }
 
 int64_t row_program_scratch(const RowProgram& one, int64_t threads) {

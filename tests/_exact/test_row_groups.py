@@ -246,3 +246,58 @@ def test_programs_flush_what_they_read():
     text = f.lower(x, factor).compile().as_text()
     assert " fusion(" not in text
     assert_same_bits(f(x, factor), np.zeros_like(x) + np.float32(0))
+
+
+@pytest.mark.parametrize("shape", [(8, 64), (64, 8), (512, 1), (300,)])
+def test_zero_points_that_vmap_maps(shape):
+    def f(x, zero):
+        return dml.element_wise_quantize_linear(jnp.tanh(x) * 3, np.float32(0.01), zero)
+
+    x, zeros = np.stack([array(*shape)] * 8), np.arange(8, dtype=np.int8) * 10
+    mapped = jax.jit(jax.vmap(dml.exact(f)))
+    got = mapped(x, zeros)
+    with dml.use_kernels("xla"):
+        assert_same_bits(got, jax.jit(jax.vmap(dml.exact(lambda *given: f(*given))))(x, zeros))
+
+
+def test_groups_that_would_wait_for_each_other():
+    def f(x, y):
+        a, b = jnp.tanh(x), jnp.exp(y)
+        p, q = jnp.sort(a), jnp.sort(b)
+        return p, q, b + p, a * b
+
+    x = array(8, 64)
+    got = jax.jit(dml.exact(f))(x, x)
+    with dml.use_kernels("xla"):
+        jax.tree.map(assert_same_bits, got, jax.jit(dml.exact(lambda *given: f(*given)))(x, x))
+
+
+def test_effects_keep_their_order():
+    seen = []
+
+    def f(x, y):
+        a = jnp.tanh(x)
+        p = jnp.sort(a, axis=1)
+        jax.debug.callback(lambda _: seen.append("first"), jnp.sort(a, axis=0), ordered=True)
+        jax.debug.callback(lambda _: seen.append("second"), jnp.sort(y, axis=0), ordered=True)
+        return p, a * jnp.exp(y)
+
+    jax.block_until_ready(jax.jit(dml.exact(f))(array(8, 64), array(8, 64)))
+    jax.effects_barrier()
+    assert seen == ["first", "second"]
+
+
+def test_a_callback_reads_a_value_of_a_program():
+    seen = []
+
+    def f(x):
+        y = x * 2
+        jax.debug.callback(lambda value: seen.append(np.asarray(value)), y)
+        return jnp.exp(y) + 1
+
+    x = array(8, 64)
+    for kernels in ("xla", "native"):
+        with dml.use_kernels(kernels):
+            jax.block_until_ready(dml.exact(lambda x: f(x))(x))
+            jax.effects_barrier()
+            assert_same_bits(seen.pop(), x * 2)

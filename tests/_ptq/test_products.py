@@ -298,3 +298,17 @@ def test_dynamic_products_of_attention_gain_accuracy(name):
         for each in ("static", "mixed")
     )  # fmt: skip
     assert mixed > static + 0.2
+
+
+def test_squares_of_squares_before_a_product_of_two_values():
+    """The search for probabilities passes each value once, not each of 2**30 ways to the input."""
+
+    def apply(params, x):
+        y = x
+        for _ in range(30):
+            y = y * y
+        return y @ jnp.swapaxes(x, -1, -2) @ params
+
+    ones = np.ones((2, 4, 4), np.float32)
+    model = quantize(apply, np.eye(4, dtype=np.float32), [ones], progress=False)
+    assert "dynamic" not in str(model)

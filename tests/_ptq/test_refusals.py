@@ -79,6 +79,16 @@ def test_a_file_of_a_function_with_another_size(tmp_path):
         load(path, another)
 
 
+def test_a_file_of_a_function_with_another_size_of_a_constant(tmp_path):
+    def of(size):
+        return lambda params, x: x @ params["w"] + jnp.sum(jax.lax.full((size, 3), 0.5))
+
+    save(tmp_path / "model.npz", quantize(of(2), {"w": W}, [X], progress=False))
+    text = "first in one that does not depend on inputs:\n  calibrated  broadcast_in_dim: float32[2,3]\n  now         "
+    with pytest.raises(PtqError, match=re.escape(text)):
+        load(tmp_path / "model.npz", of(4))
+
+
 @pytest.mark.parametrize("digest", ["", "0123456789abcdef"])
 def test_files_of_earlier_formats_have_a_digest_of_shapes(digest, tmp_path):
     path = tmp_path / "model.npz"

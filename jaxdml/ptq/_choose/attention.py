@@ -17,18 +17,24 @@ def products_of_attention(graph: Graph) -> set[str]:
       graph: the float graph.
     """
     makers, data, found, read = graph.producers(), set(graph.inputs), set[str](), set[str]()
+    shares = set[str]()  # values that are divided by their sums, as in a softmax; a product by a mask may follow
     for node in graph.nodes:
         if data.isdisjoint(node.inputs):
             continue
         data.update(node.outputs)
+        sources = [_moved(makers, name) for name in node.inputs]
+        if node.operator.name in ("mul", MULTIPLY.name) and not shares.isdisjoint(sources):
+            shares.update(node.outputs)
+        if node.operator.name == "div" and _is_divided_by_sums(makers, *sources):
+            shares.update(node.outputs)
         if node.operator is not PRODUCT:
             continue
-        output, sources = node.outputs[0], [_moved(makers, name) for name in node.inputs]
+        output = node.outputs[0]
         if not data.issuperset(node.inputs):
             if sources[0] in read:
                 found.add(output)
             continue
-        are_shares = [_is_share(makers, name) for name in sources]
+        are_shares = [name in shares for name in sources]
         if any(are_shares):
             read.add(output)
         if are_shares[0]:  # as a right operand, probabilities would have 7 bits, because int8 has no zero point
@@ -36,19 +42,14 @@ def products_of_attention(graph: Graph) -> set[str]:
     return found
 
 
-def _is_share(makers: Mapping[str, Node], name: str) -> bool:
-    """Whether a value is divided by its sums, as in a softmax; a product by a mask may follow."""
-    node = makers.get(name)
-    if node is not None and node.operator.name in ("mul", MULTIPLY.name):
-        return any(_is_share(makers, _moved(makers, each)) for each in node.inputs)
-    if node is None or node.operator.name != "div":
-        return False
-    shared, total = (makers.get(_moved(makers, each)) for each in node.inputs)
+def _is_divided_by_sums(makers: Mapping[str, Node], shared: str, total: str) -> bool:
+    """Whether a divisor is the sums of what it divides."""
+    maker = makers.get(total)
     return (
-        shared is not None
-        and total is not None
-        and total.operator.name == "reduce_sum"
-        and _moved(makers, total.inputs[0]) in shared.outputs
+        shared in makers
+        and maker is not None
+        and maker.operator.name == "reduce_sum"
+        and _moved(makers, maker.inputs[0]) in makers[shared].outputs
     )
 
 

@@ -64,12 +64,16 @@ def check_shapes(path: Path, was: Mapping[str, str] | str, program: Program, gra
         if was == digest(" ".join(now.values()).encode()):
             return
     else:
-        side = _Side(program.signature(), graph)  # has the sizes of params and captured arrays
-        outputs = ((place, name) for place, line in enumerate(side.lines) for name in _outputs(line))
-        place, name = next(((place, name) for place, name in outputs if was.get(name) != now[name]), (0, ""))
+        name = next((name for name in now if was.get(name) != now[name]), "")
         if not name:
             return
-        where, what = f"; {_where(side, side, place)}", side.steps[place].text
+        side, equations = (
+            _Side(program.signature(), graph),
+            {each: equation.name for equation in program.equations for each in equation.outputs},
+        )
+        places = [place for place, line in enumerate(side.lines) if name in _outputs(line)]
+        where = f"; {_where(side, side, places[0])}" if places else ", first in one that does not depend on inputs"
+        what = side.steps[places[0]].text if places else equations.get(name, name)
         shown = f":\n  calibrated  {what}: {was.get(name)}\n  now         {what}: {now[name]}"
     raise PtqError(
         f"apply is not the function that was quantized: it computes values of other shapes or types than those in "
