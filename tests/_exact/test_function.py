@@ -166,11 +166,6 @@ def test_a_part_of_an_array_is_flushed_alone(part):
     assert program.memory_analysis().temp_size_in_bytes < table.nbytes // 2
 
 
-def test_a_literal_of_a_call_that_is_reshaped():
-    ones = jax.jit(lambda number: lax.broadcast_in_dim(number, (1,), ()))  # the call's argument is a literal
-    assert_same_bits(dml.exact(lambda x: x * ones(np.float32(3)))(np.ones(2, np.float32)), np.full(2, 3, np.float32))
-
-
 def test_zeros_of_sums_are_positive():
     """XLA drops the addition of a constant zero, which IEEE 754 does not allow for -0."""
     got = jax.jit(dml.exact(lambda x: (x + np.float32(0), x - np.float32(0), x + x)))(np.float32(-0.0))

@@ -205,3 +205,8 @@ def test_remedies_work(name):
     for x64 in (False, True):
         with jax.enable_x64(x64):
             assert np.allclose(dml.exact(remedy)(x), want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_literal_of_a_call_that_is_reshaped():
+    ones = jax.jit(lambda number: lax.broadcast_in_dim(number, (1,), ()))  # the call's argument is a literal
+    assert_same_bits(dml.exact(lambda x: x * ones(np.float32(3)))(np.ones(2, np.float32)), np.full(2, 3, np.float32))

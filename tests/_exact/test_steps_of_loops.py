@@ -75,6 +75,7 @@ def inputs(step, rows, steps):
     return state, array(steps, rows, gates * UNITS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("step", "weights"), [LSTM, GRU], ids=["LSTM", "GRU"])
 @pytest.mark.parametrize("rows", [1, 9])

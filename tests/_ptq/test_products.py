@@ -263,6 +263,7 @@ DYNAMIC = {  # the products with ranges at each call
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_products_of_attention_are_dynamic(name):
     apply, count = DYNAMIC[name]
