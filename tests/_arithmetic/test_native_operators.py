@@ -157,6 +157,7 @@ def odd_rows(seed):
     return np.where(is_odd, rng.choice(ODD, x.shape), x.astype(np.float32))
 
 
+@pytest.mark.rare
 @needs_native
 def test_quantized_rows_have_the_bits_of_xla():
     by_xla = jax.jit(lambda x: _by_range(x, -1, np.uint8, symmetric=False))

@@ -224,6 +224,7 @@ def test_few_elements_run_natively_if_many_functions_read_them():
     assert native_calls(lambda x: dml.exact(lambda x: f(x, 4))(x), x) == ["rows"]
 
 
+@pytest.mark.rare
 def test_a_long_chain_before_a_split():
     def f(x):
         for place in range(1200):

@@ -127,6 +127,7 @@ def test_large_products_are_calls_of_their_own():
     same_bits(f, weights, array(2049, UNITS), calls=["quantized", "matmul", "rows"])
 
 
+@pytest.mark.rare
 def test_a_loop_under_vmap_and_exported():
     step, weights = LSTM
     f = looped(step)

@@ -113,6 +113,7 @@ def wrong_values(names):
     return found
 
 
+@pytest.mark.rare
 def test_values_of_a_sample_are_onnxruntimes():
     assert wrong_values(SAMPLE) == {}
 

@@ -27,6 +27,7 @@ def step(params, x, cache, position):
     return x + attended @ params["o"], {"k": keys, "v": values}
 
 
+@pytest.mark.rare
 def test_a_cache_is_updated_in_the_file(tmp_path):
     cache = {name: RNG.normal(size=(BATCH, ROOM, WIDTH)).astype(np.float32) for name in ("k", "v")}
     x = RNG.normal(size=(BATCH, WIDTH)).astype(np.float32)

@@ -215,6 +215,7 @@ LEARNED = {  # functions with matrices that are computed from params, and that h
 }
 
 
+@pytest.mark.rare
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LEARNED)
 def test_matrices_with_a_copy_for_each_input_are_held_once(name):

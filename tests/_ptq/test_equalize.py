@@ -41,6 +41,7 @@ def ratio(model, apply, params, *inputs):
     return decibels(model.apply(model.params, *inputs), in_floats(apply, params, *inputs))
 
 
+@pytest.mark.rare
 def test_channels_of_a_convolution():
     before, after = (quantize(cnn, CNN, [IMAGES], equalize=each, progress=False) for each in (False, True))
     assert ratio(before, cnn, CNN, IMAGES) < 25
