@@ -407,11 +407,13 @@ void add_row_operand(Random& random, const Extents& leading, int64_t columns, Ca
 
 Call rows(Random& random, const Kernels&) {
   Extents leading = random_leading(random) + Extents{extent(random, 9)};
-  const int64_t columns = 2 + extent(random, 60), count = random.between(1, 4);
+  const int64_t columns = 2 + extent(random, 60), count = random.between(2, 5);
   Call call = {&jaxdml_cpu_rows};
   call.arguments = {{kFloat, leading + Extents{columns}}};
   Attribute operands = integers("operands", {0, 0});
-  for (int64_t i = 1; i < count; i++) add_row_operand(random, leading, columns, call, operands);
+  for (int64_t i = 1; i < count - 1; i++) add_row_operand(random, leading, columns, call, operands);
+  call.arguments.push_back({byte(random), some(random, leading) + Extents{1}});  // the zero point of results
+  operands.numbers.insert(operands.numbers.end(), {count - 1, 0});
   const int64_t instructions = random.between(1, 12);
   Attribute program = row_program(random, count, 0, instructions);
   const bool is_reduced = random.chance(40);
@@ -422,9 +424,9 @@ Call rows(Random& random, const Kernels&) {
   const int64_t last = count + instructions - 1;
   Attribute results = integers("results", {});
   const auto add_result = [&](int64_t slot, int64_t size) {
-    results.numbers.push_back(slot);
-    results.numbers.push_back(random.below(count));
-    call.results.push_back({random.chance(50) ? kFloat : byte(random), leading + Extents{size}});
+    const XLA_FFI_DataType type = random.chance(50) ? kFloat : byte(random);
+    results.numbers.insert(results.numbers.end(), {slot, type == kFloat ? slot : count - 1});
+    call.results.push_back({type, leading + Extents{size}});
   };
   add_result(last + is_reduced, is_reduced ? 1 : columns);
   while (random.chance(30)) add_result(random.between(count, last), columns);
@@ -478,7 +480,7 @@ Call chained(Random& random, const Kernels& kernels) {
                      operands,
                      {"place", XLA_FFI_DataType_S64, false, {place}},
                      row_program(random, count, place, instructions),
-                     integers("results", {count + instructions - 1, place})};
+                     integers("results", {count + instructions - 1, count + instructions - 1})};
   return call;
 }
 
@@ -495,8 +497,12 @@ Call steps(Random& random, const Kernels& kernels) {
   call.arguments.push_back({b, {1, random.chance(50) ? 1 : width}});
   call.arguments.push_back({kFloat, {random.chance(50) ? 0 : width}});
   const int64_t place = random.below(count), instructions = random.between(1, 12);
-  Attribute results = integers("results", {count + instructions - 1, place}), sequences = integers("sequences", {});
-  while (random.chance(40)) results.numbers.insert(results.numbers.end(), {count + random.below(instructions), place});
+  Attribute results = integers("results", {count + instructions - 1, count + instructions - 1});
+  Attribute sequences = integers("sequences", {});
+  while (random.chance(40)) {
+    const int64_t slot = count + random.below(instructions);
+    results.numbers.insert(results.numbers.end(), {slot, slot});
+  }
   std::vector<int64_t> states;  // the results that may replace arguments
   for (int64_t i = 0; i < int64_t(results.numbers.size()) / 2; i++) {
     const bool is_state = random.chance(60);

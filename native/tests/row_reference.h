@@ -237,22 +237,37 @@ inline const RowProgram& bound(RowCase& of) {
   return of.one;
 }
 
-// Appends a scale and a zero point, which all rows share.
+// Sets the rows of an operand: all rows of the problem, except that sizes may be 1. Returns their number.
+inline int64_t add_extents(RowCase& of, RowOperand& x, Random& random, int chance_of_one) {
+  std::vector<int64_t>& own = of.operand_extents.emplace_back(of.extents);
+  int64_t rows = 1;
+  for (int64_t& size : own) {
+    if (random.chance(chance_of_one)) size = 1;
+    rows *= size;
+  }
+  x.has_rows = rows > 1;
+  x.is_whole = rows == of.one.rows;
+  x.is_kept = rows == 1;
+  return rows;
+}
+
+// Appends a scale and a zero point, which all rows share, or which rows have of their own, as under vmap.
 inline void add_quantizer(RowCase& of, Random& random, std::deque<Bytes>& inputs) {
+  const int chance_of_one = random.chance(60) ? 100 : 50;
   for (const RowType type : {RowType::kFloat, random.chance(50) ? RowType::kInt8 : RowType::kUint8}) {
     RowOperand x = {};
     x.type = type;
     x.pitch = 1;
     x.is_wide = of.one.columns == 1;
-    x.is_whole = of.one.rows == 1;
-    x.is_kept = true;
-    of.operand_extents.emplace_back(of.extents.size(), 1);
-    uint8_t* at = inputs.emplace_back(random, width_of(type), width_of(type)).at();
-    const float scale = std::exp2(float(random.between(-10, 10))) * (random.fraction() + 1);
-    if (type == RowType::kFloat)
-      memcpy(at, &scale, 4);
-    else
-      *at = uint8_t(random.below(256));
+    const int64_t rows = add_extents(of, x, random, chance_of_one);
+    uint8_t* at = inputs.emplace_back(random, rows * width_of(type), width_of(type)).at();
+    for (int64_t i = 0; i < rows; i++) {
+      const float scale = std::exp2(float(random.between(-10, 10))) * (random.fraction() + 1);
+      if (type == RowType::kFloat)
+        memcpy(at + i * 4, &scale, 4);
+      else
+        at[i] = uint8_t(random.below(256));
+    }
     x.at = at;
     of.operands.push_back(x);
   }
@@ -269,15 +284,7 @@ inline RowCase random_rows(Random& random, std::deque<Bytes>& inputs, std::vecto
     RowOperand x = {};
     x.type = i && random.chance(30) ? RowType::kTruth : RowType::kFloat;
     x.is_wide = i == 0 || columns == 1 || random.chance(60);
-    std::vector<int64_t>& own = of.operand_extents.emplace_back(of.extents);
-    int64_t rows = 1;
-    for (int64_t& size : own) {
-      if (i && random.chance(40)) size = 1;
-      rows *= size;
-    }
-    x.has_rows = rows > 1;
-    x.is_whole = rows == of.one.rows;
-    x.is_kept = rows == 1;
+    const int64_t rows = add_extents(of, x, random, i ? 40 : 0);
     x.pitch = x.is_wide ? columns : 1;
     if (x.is_wide && columns > 1 && random.chance(30)) {  // some columns of longer rows
       x.first = random.below(20);
