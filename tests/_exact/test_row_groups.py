@@ -262,8 +262,10 @@ def test_zero_points_that_vmap_maps(shape):
 
 def test_groups_that_would_wait_for_each_other():
     def f(x, y):
-        a, b = jnp.tanh(x), jnp.exp(y)
-        p, q = jnp.sort(a), jnp.sort(b)
+        a = jnp.tanh(x)
+        p = jnp.sort(a)
+        b = jnp.exp(y)
+        q = jnp.sort(b)
         return p, q, b + p, a * b
 
     x = array(8, 64)
