@@ -110,7 +110,7 @@ def _float_dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any) 
     return _dot_result(a, None, a_zero_point, b, output_dtype=jnp.float32)
 
 
-def _takes_float_dot(
+def takes_float_dot(
     a: Any, a_scale: Any, a_zero_point: Any, b: Any, b_scale: Any, b_zero_point: Any, bias: Any
 ) -> bool:
     """Whether the kernel takes the call. A bias must have one element for each column."""
@@ -203,5 +203,5 @@ def _integer_conv_result(x: Any, x_zero_point: Any, filter: Any, filter_zero_poi
 
 DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)
 INTEGER_DOT = Kernel(_integer_dot, _integer_dot_result, _takes)
-FLOAT_DOT = Kernel(_float_dot, _float_dot_result, _takes_float_dot, calls_kernels=True)
+FLOAT_DOT = Kernel(_float_dot, _float_dot_result, takes_float_dot, calls_kernels=True)
 INTEGER_CONV = Kernel(_integer_conv, _integer_conv_result, _takes)

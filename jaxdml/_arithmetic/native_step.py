@@ -12,10 +12,9 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel, Spec
-from jaxdml._arithmetic.native import grid, matrix
+from jaxdml._arithmetic.native import grid, matrix, takes_float_dot
 from jaxdml._arithmetic.native_call import Result, int64s, library_calls
 from jaxdml._arithmetic.native_rows import RowProgram
-from jaxdml._arithmetic.packing import packed_layout
 
 Array = jax.Array
 
@@ -103,9 +102,7 @@ def _results(*_: Any, step: Step, **__: Any) -> list[Result]:
 
 def takes(x: Any, by: Any, product: Any, others: Any, **_: Any) -> bool:
     """Whether the kernel takes the product of a step."""
-    bias, b = product[-1], product[2]
-    is_of_columns = bias is None or (bias.shape[-1:] == b.shape[-1:] and bias.size == bias.shape[-1])
-    return bool(b.layout == packed_layout() and is_of_columns)
+    return takes_float_dot(x, *product)
 
 
 def splits(*_: Any) -> bool:

@@ -18,6 +18,11 @@ class FlatVar:
         self.aval = aval
 
 
+def is_value(atom: Any) -> bool:
+    """Whether an operand is a value, not a literal."""
+    return not isinstance(atom, Literal)
+
+
 class Operation(NamedTuple):
     """A step that is not a primitive of JAX, but has a name and a rule."""
 
@@ -75,10 +80,10 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
         return value
 
     def is_raw(value: Any) -> bool:
-        return not isinstance(value, Literal) and value in raw
+        return is_value(value) and value in raw
 
     def named(atom: Any, names: dict[Any, Any]) -> Any:
-        return atom if isinstance(atom, Literal) else names[atom]
+        return names[atom] if is_value(atom) else atom
 
     def used(atom: Any, names: dict[Any, Any], scope: str) -> Any:
         value = named(atom, names)

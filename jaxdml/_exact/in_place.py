@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jax.extend.core import Literal
-
-from jaxdml._exact.flat import FlatEqn
+from jaxdml._exact.flat import FlatEqn, is_value
 from jaxdml._exact.rows import CODES_OF, ROW_PROGRAM
 
 # XLA may drop these. Then their results lie in the memory of their operands.
@@ -18,12 +16,12 @@ VIEWS = (*(name for name, codes in CODES_OF.items() if not codes), "optimization
 
 def with_overwritten_operands(eqns: Sequence[FlatEqn], outvars: Iterable[Any]) -> list[FlatEqn]:
     """The equations; each program on rows has the place of an operand that it may overwrite, if there is one."""
-    uses = Counter(atom for atoms in (*(eqn.invars for eqn in eqns), outvars) for atom in atoms if _is_value(atom))
+    uses = Counter(atom for atoms in (*(eqn.invars for eqn in eqns), outvars) for atom in atoms if is_value(atom))
     makers = {value: eqn for eqn in eqns for value in eqn.outvars}
 
     def is_free(atom: Any) -> bool:
         """Whether a value is computed, and one equation alone reads it; a view is free if its operand is, too."""
-        if not _is_value(atom) or uses[atom] != 1 or atom not in makers:
+        if not is_value(atom) or uses[atom] != 1 or atom not in makers:
             return False
         maker = makers[atom]
         return maker.primitive.name not in VIEWS or is_free(maker.invars[maker.outvars.index(atom)])
@@ -42,7 +40,3 @@ def _overwriting(eqn: FlatEqn, is_free: Callable[[Any], bool]) -> FlatEqn:
     )
     program = program._replace(overwritten=next(places, None))
     return eqn._replace(params={**eqn.params, "program": program})
-
-
-def _is_value(atom: Any) -> bool:
-    return not isinstance(atom, Literal)

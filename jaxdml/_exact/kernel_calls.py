@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import Literal
 
 from jaxdml._arithmetic.exact_calls import OPERAND, is_exact_call
 from jaxdml._arithmetic.kernel_call import Kernel, Spec, spec_of
 from jaxdml._arithmetic.native import DOT, FLOAT_DOT
 from jaxdml._arithmetic.native_elementwise import QUANTIZE, QUANTIZE_ROWS
 from jaxdml._arithmetic.native_rows import RowProgram
-from jaxdml._exact.flat import FlatEqn, FlatVar, Operation
+from jaxdml._exact.flat import FlatEqn, FlatVar, Operation, is_value
 from jaxdml._exact.rows import ROW_PROGRAM, is_reshape
 
 Shape = tuple[int, ...]
@@ -121,10 +120,6 @@ class Uses:
             views.append(eqn)
             (value,) = eqn.outvars
         return []
-
-
-def is_value(atom: Any) -> bool:
-    return not isinstance(atom, Literal)
 
 
 def _is_view(eqn: FlatEqn) -> bool:

@@ -16,8 +16,8 @@ from jaxdml._arithmetic.kernel_library import library
 from jaxdml._arithmetic.native_call import is_byte
 from jaxdml._arithmetic.native_elementwise import QUANTIZE
 from jaxdml._arithmetic.native_rows import MOST_RESULTS, RowResult
-from jaxdml._exact.flat import FlatEqn, FlatVar
-from jaxdml._exact.kernel_calls import arguments_of, is_value, opened, spec_in
+from jaxdml._exact.flat import FlatEqn, FlatVar, is_value
+from jaxdml._exact.kernel_calls import arguments_of, opened, spec_in
 from jaxdml._exact.row_code import RowCode, RowOperand, array_of
 from jaxdml._exact.rows import ROW_PROGRAM
 
@@ -178,21 +178,19 @@ class _Groups:
 
     def _makes_cycle(self, first: int, second: int) -> bool:
         """Whether one of two groups, joined, would wait for an equation that waits for the other."""
-        pending = [self._home[self._place[atom]] for atom in self._inputs(second) if atom in self._place]
-        seen = {first, second}
-        pending = [place for place in pending if place not in seen]
+        pending = [*self._makers(second) - {first}]
+        seen = {second, *pending}
         while pending:
-            place = pending.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            for atom in self._inputs(place):
-                if atom in self._place:
-                    maker = self._home[self._place[atom]]
-                    if maker == first:
-                        return True
-                    pending.append(maker)
+            makers = self._makers(pending.pop())
+            if first in makers:
+                return True
+            pending += makers - seen
+            seen |= makers
         return False
+
+    def _makers(self, place: int) -> set[int]:
+        """The places of the groups and equations that compute what a group or an equation reads."""
+        return {self._home[self._place[atom]] for atom in self._inputs(place) if atom in self._place} - {place}
 
     def _inputs(self, place: int) -> Iterator[Any]:
         group = self._group.get(place)
@@ -201,10 +199,7 @@ class _Groups:
     def in_order(self) -> list[FlatEqn]:
         """The equations, each after those that compute what it reads; otherwise in their first order."""
         nodes = sorted(set(self._home))
-        makers = {
-            place: {self._home[self._place[atom]] for atom in self._inputs(place) if atom in self._place} - {place}
-            for place in nodes
-        }
+        makers = {place: self._makers(place) for place in nodes}
         readers: dict[int, list[int]] = {place: [] for place in nodes}
         for place, each in makers.items():
             for maker in each:

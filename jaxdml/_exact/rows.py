@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.native_rows import LARGE_ROWS, MOST_REDUCED, MOST_RESULTS, REDUCTIONS, RowProgram, RowResult
-from jaxdml._exact.flat import FLUSH, FlatEqn, FlatJaxpr, FlatVar, Operation
+from jaxdml._exact.flat import FLUSH, FlatEqn, FlatJaxpr, FlatVar, Operation, is_value
 from jaxdml._exact.row_code import RowCode, RowOperand, array_of
 from jaxdml._exact.rules import RULES, as_it_is
 
@@ -87,7 +86,7 @@ def _space_of(eqn: FlatEqn, spaces: Mapping[Any, Space]) -> Space | None:
         full = eqn.invars[0].aval.shape
         is_row = tuple(eqn.params["axes"]) == (len(full) - 1,) and 1 < full[-1] <= MOST_REDUCED
         return Space(full[:-1], full[-1], True) if is_row else None
-    for space in (spaces[atom] for atom in eqn.invars if _is_value(atom) and atom in spaces):
+    for space in (spaces[atom] for atom in eqn.invars if is_value(atom) and atom in spaces):
         if space.is_narrow and shape in (space.outer, (*space.outer, 1)):
             return space
     return Space(shape[:-1], shape[-1], False) if shape and name not in RESHAPES else None
@@ -98,10 +97,6 @@ def _is_known(atom: Any) -> bool:
     aval = atom.aval
     is_typed = getattr(aval, "dtype", None) in (np.float32, np.bool_)
     return is_typed and all(isinstance(size, int) and size > 0 for size in aval.shape)
-
-
-def _is_value(atom: Any) -> bool:
-    return not isinstance(atom, Literal)
 
 
 def is_reshape(eqn: FlatEqn) -> bool:
@@ -149,16 +144,15 @@ def is_elementwise(eqn: FlatEqn) -> bool:
 def joined(flat: FlatJaxpr) -> list[FlatEqn]:
     """The equations of a flat jaxpr, with those that can run on rows joined into programs."""
     spaces: dict[Any, Space] = {}
-    users: dict[Any, list[FlatEqn]] = defaultdict(list)
+    users: dict[Any, list[tuple[int, FlatEqn]]] = defaultdict(list)  # with their places
     place_of: dict[FlatVar, int] = {}  # maps the results of each equation to the equation's place
     for place, eqn in enumerate(flat.eqns):
         if space := _space_of(eqn, spaces):
             spaces[eqn.result] = space
-        for atom in filter(_is_value, eqn.invars):
-            users[atom].append(eqn)
+        for atom in filter(is_value, eqn.invars):
+            users[atom].append((place, eqn))
         place_of |= dict.fromkeys(eqn.outvars, place)
-    places = {id(eqn): place for place, eqn in enumerate(flat.eqns)}  # equations with effects may have no results
-    kept = set(filter(_is_value, flat.outvars))
+    kept = set(filter(is_value, flat.outvars))
     last_of: dict[Any, FlatVar] = {}  # maps the result of each equation that joins to the last result of its program
     members: dict[FlatVar, list[FlatEqn]] = defaultdict(list)
     results: dict[FlatVar, list[FlatVar]] = defaultdict(list)  # of each program
@@ -167,10 +161,8 @@ def joined(flat: FlatJaxpr) -> list[FlatEqn]:
         if value is None or value not in spaces:
             continue
         # A program runs in place of its last equation. Only programs and equations after that can use its results.
-        ends = [
-            (place_of[last_of[user.result]] if user.result in last_of else places[id(user)], user)
-            for user in users[value]
-        ]
+        lasts = [(last_of.get(user.result), place, user) for place, user in users[value]]
+        ends = [(place if last is None else place_of[last], user) for last, place, user in lasts]
         last = flat.eqns[min(place for place, _ in ends)].result if ends else None
         inside = [user for _, user in ends if last_of.get(user.result) is last]
         is_result = value in kept or len(inside) < len(users[value])
@@ -197,7 +189,7 @@ def joined(flat: FlatJaxpr) -> list[FlatEqn]:
             program = programs[last]
             # Without a program, other programs still expect the equations in its place.
             eqns += members[last] if program is None else [program]
-    read = kept.union(*(filter(_is_value, eqn.invars) for eqn in eqns))
+    read = kept.union(*(filter(is_value, eqn.invars) for eqn in eqns))
     return [eqn for eqn in eqns if eqn.result not in ahead or eqn.result in read]
 
 
@@ -243,7 +235,7 @@ def _program(
         (eqn.outvars[0], place): _source(atom, eqn, spaces, ahead)
         for eqn in eqns
         for place, atom in enumerate(eqn.invars)
-        if not _is_value(atom) or atom not in inside
+        if not is_value(atom) or atom not in inside
     }
     space = spaces[results[0]]
     code = RowCode((*space.outer, space.columns), list(dict.fromkeys(each.operand for each in sources.values())))
@@ -295,7 +287,7 @@ def _program(
 def _source(atom: Any, eqn: FlatEqn, spaces: Mapping[Any, Space], ahead: Mapping[Any, FlatEqn]) -> _Source:
     """What a program reads in place of an operand of one of its equations."""
     view, first, found = _view(eqn, atom, spaces[eqn.result]), 0, list[FlatEqn]()
-    while _is_value(atom) and (before := ahead.get(atom)):
+    while is_value(atom) and (before := ahead.get(atom)):
         if before.primitive is not FLUSH:
             if view != atom.aval.shape or not _is_of_rows(view, spaces[eqn.result]):
                 break

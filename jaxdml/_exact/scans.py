@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Literal
 
 from jaxdml._arithmetic.kernel_call import Kernel, with_kernel
 from jaxdml._arithmetic.native_call import Result
 from jaxdml._arithmetic.native_step import CONSTANT, SEQUENCE, Loop, Step, run, splits, takes
-from jaxdml._exact.flat import FlatEqn, FlatJaxpr
+from jaxdml._exact.flat import FlatEqn, FlatJaxpr, is_value
 from jaxdml._exact.kernel_calls import JOINED
 
 Array = jax.Array
@@ -70,7 +69,7 @@ def scan_of(
     for other in flat.eqns:
         if other is eqn:
             continue
-        operands = [atom for atom in other.invars if not isinstance(atom, Literal)]
+        operands = [*filter(is_value, other.invars)]
         if all(kinds.get(atom) == CONSTANT for atom in operands):
             ahead.append(other)
             kinds |= dict.fromkeys(other.outvars, CONSTANT)
@@ -79,7 +78,7 @@ def scan_of(
             sources[other.outvars[0]] = sources.get(operands[0], operands[0])
         else:
             return None
-    read_by = [CONSTANT if isinstance(atom, Literal) else kinds[atom] for atom in eqn.invars]
+    read_by = [kinds[atom] if is_value(atom) else CONSTANT for atom in eqn.invars]
     x, by, product, others = jax.tree.unflatten(eqn.params["tree"], range(len(eqn.invars)))
     of_avals = jax.tree.unflatten(eqn.params["tree"], [atom.aval for atom in eqn.invars])
     arguments = tuple(read_by[place] for place in (x, *others))
@@ -102,7 +101,7 @@ def scan_of(
     def read(*operands: Any) -> Any:
         values = dict(zip(flat.invars, (*constants, *operands), strict=True))
         run_eqns(ahead, values)
-        atoms = (sources.get(atom, atom) if not isinstance(atom, Literal) else atom for atom in eqn.invars)
+        atoms = (sources.get(atom, atom) if is_value(atom) else atom for atom in eqn.invars)
         return jax.tree.unflatten(eqn.params["tree"], [read_atom(atom, values) for atom in atoms])
 
     return Scan(step._replace(program=step.program._replace(results=results)), loop, read)

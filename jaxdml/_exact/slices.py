@@ -10,10 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 import jax
-from jax.extend.core import Literal
 from jax.extend.core.primitives import slice_p
 
-from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar
+from jaxdml._exact.flat import FlatEqn, FlatJaxpr, FlatVar, is_value
 from jaxdml._exact.rows import codes_of, is_elementwise, is_slice_of_columns
 
 
@@ -25,9 +24,9 @@ def with_sunk_slices(flat: FlatJaxpr) -> list[FlatEqn]:
     eqns = flat.eqns
     users: dict[Any, list[FlatEqn]] = defaultdict(list)
     for eqn in eqns:
-        for atom in set(filter(_is_value, eqn.invars)):
+        for atom in set(filter(is_value, eqn.invars)):
             users[atom].append(eqn)
-    kept = set(filter(_is_value, flat.outvars))
+    kept = set(filter(is_value, flat.outvars))
     sunk: set[FlatVar] = set()  # results of equations that are not computed
     parts: dict[FlatVar, list[FlatEqn]] = {}  # maps results of slices to the equations that compute them
     for eqn in reversed(eqns):
@@ -35,13 +34,13 @@ def with_sunk_slices(flat: FlatJaxpr) -> list[FlatEqn]:
         if value is None or value in kept or not _may_sink(eqn, users):
             continue
         sunk.add(value)
-        for atom in set(filter(_is_value, eqn.invars)):
+        for atom in set(filter(is_value, eqn.invars)):
             users[atom] = [user for user in users[atom] if user is not eqn]
         for part in users[value]:
             *slices, last = parts[part.outvars[0]] = _on_part(eqn, part)
             for each in slices:
                 users[each.invars[0]].append(each)
-            for atom in set(filter(_is_value, last.invars)):
+            for atom in set(filter(is_value, last.invars)):
                 users[atom].append(last)
 
     def emitted(eqn: FlatEqn) -> list[FlatEqn]:
@@ -56,10 +55,6 @@ def with_sunk_slices(flat: FlatJaxpr) -> list[FlatEqn]:
         return done
 
     return [each for eqn in eqns if eqn.result is None or eqn.result not in sunk for each in emitted(eqn)]
-
-
-def _is_value(atom: Any) -> bool:
-    return not isinstance(atom, Literal)
 
 
 def _slice(eqn: FlatEqn, operand: Any, result: FlatVar, start: int, end: int) -> FlatEqn:

@@ -7,10 +7,9 @@ from collections import defaultdict
 from typing import Any
 
 import jax
-from jax.extend.core import Literal
 from jax.extend.core.primitives import slice_p, transpose_p
 
-from jaxdml._exact.flat import FLUSH, FlatEqn, FlatJaxpr, FlatVar
+from jaxdml._exact.flat import FLUSH, FlatEqn, FlatJaxpr, FlatVar, is_value
 from jaxdml._exact.rows import is_elementwise
 
 Order = tuple[int, ...]
@@ -23,7 +22,7 @@ def without_pairs_of_transposes(flat: FlatJaxpr) -> FlatJaxpr:
         return flat._replace(eqns=eqns)
     readers: dict[Any, list[FlatEqn | None]] = defaultdict(list)
     for eqn in (*eqns, None):
-        for atom in filter(_is_value, flat.outvars if eqn is None else eqn.invars):
+        for atom in filter(is_value, flat.outvars if eqn is None else eqn.invars):
             readers[atom].append(eqn)
     same: dict[Any, Any] = {}  # maps values to those that replace them
     sources: dict[Any, tuple[Any, Order]] = {}  # for each transposed value, the operand and the order of its axes
@@ -40,7 +39,7 @@ def without_pairs_of_transposes(flat: FlatJaxpr) -> FlatJaxpr:
         found.append(FlatEqn(transpose_p, {"permutation": order}, (source,), (result,), eqn.scope))
 
     for given in eqns:
-        eqn = given._replace(invars=tuple(same.get(atom, atom) if _is_value(atom) else atom for atom in given.invars))
+        eqn = given._replace(invars=tuple(same.get(atom, atom) if is_value(atom) else atom for atom in given.invars))
         orders = {sources[atom][1] if atom in sources else None for atom in eqn.invars if atom.aval.shape}
         order = orders.pop() if len(orders) == 1 else None
         is_undone = all(each is not None and each.primitive is transpose_p for each in readers[given.result])
@@ -52,12 +51,8 @@ def without_pairs_of_transposes(flat: FlatJaxpr) -> FlatJaxpr:
             add_transposed(eqn, moved.outvars[0], order)
         else:
             found.append(eqn)
-    outvars = [same.get(atom, atom) if _is_value(atom) else atom for atom in flat.outvars]
+    outvars = [same.get(atom, atom) if is_value(atom) else atom for atom in flat.outvars]
     return flat._replace(eqns=_without_unread(found, outvars), outvars=outvars)
-
-
-def _is_value(atom: Any) -> bool:
-    return not isinstance(atom, Literal)
 
 
 def _as_slices(eqn: FlatEqn) -> list[FlatEqn]:
@@ -100,10 +95,10 @@ def _before(eqn: FlatEqn, order: Order, sources: dict[Any, tuple[Any, Order]]) -
 
 def _without_unread(eqns: list[FlatEqn], outvars: list[Any]) -> list[FlatEqn]:
     """The equations without slices and transposes whose results nothing reads."""
-    read, kept = set(filter(_is_value, outvars)), []
+    read, kept = set(filter(is_value, outvars)), []
     for eqn in reversed(eqns):
         if eqn.primitive in (slice_p, transpose_p) and eqn.result not in read:
             continue
-        read.update(filter(_is_value, eqn.invars))
+        read.update(filter(is_value, eqn.invars))
         kept.append(eqn)
     return kept[::-1]

@@ -67,13 +67,13 @@ def check_shapes(path: Path, was: Mapping[str, str] | str, program: Program, gra
         name = next((name for name in now if was.get(name) != now[name]), "")
         if not name:
             return
-        side, equations = (
-            _Side(program.signature(), graph),
-            {each: equation.name for equation in program.equations for each in equation.outputs},
-        )
-        places = [place for place, line in enumerate(side.lines) if name in _outputs(line)]
-        where = f"; {_where(side, side, places[0])}" if places else ", first in one that does not depend on inputs"
-        what = side.steps[places[0]].text if places else equations.get(name, name)
+        side = _Side(program.signature(), graph)
+        place = next((place for place, line in enumerate(side.lines) if name in _outputs(line)), None)
+        if place is None:
+            where = ", first in one that does not depend on inputs"
+            what = next((each.name for each in program.equations if name in each.outputs), name)
+        else:
+            where, what = f"; {_where(side, side, place)}", side.steps[place].text
         shown = f":\n  calibrated  {what}: {was.get(name)}\n  now         {what}: {now[name]}"
     raise PtqError(
         f"apply is not the function that was quantized: it computes values of other shapes or types than those in "
