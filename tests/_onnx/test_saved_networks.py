@@ -266,7 +266,8 @@ def test_other_products_of_transformers(name, products, tmp_path):
     apart = products_apart(model, path, inputs, **NOT_ROUNDED)
     counts = {kind: len(each) for kind, each in apart.items()}
     blocks = 2 if "scanned" in name else 1
-    assert counts == ({"dynamic": 6 * blocks} if products == "dynamic" else {"dot_of_blocks": 4 * blocks})
+    of_a_block = {"dynamic": {"dynamic": 6}, "4 bits": {"dot_of_blocks": 4, "dynamic": 1}}[products]
+    assert counts == {kind: blocks * count for kind, count in of_a_block.items()}
     assert max(apart.get("dynamic", [0])) == 0
     assert max(apart.get("dot_of_blocks", [0])) < 1e-6
 
