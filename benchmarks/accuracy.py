@@ -49,7 +49,8 @@ training nor calibration saw, 32 at a time. dB are 10 log10(signal / noise) of t
 network.
 
 - jaxdml: the defaults of `ptq.quantize`; "auto" is `observer="auto"`; "tuned" is `observer="auto"`, `rounding="gptq"`
-  and `sums="float"`. "Dynamic" is `products="dynamic"`, which leaves convolutions static, so that the dynamic rows of
+  and `sums="float"`. By default, two products of attention are dynamic, in the static table, too; "all static" is
+  `products="static"`. "Dynamic" is `products="dynamic"`, which leaves convolutions static, so that the dynamic rows of
   the CNNs compare static convolutions with dynamic ones.
 - qwix: `QtProvider` collects ranges, `PtqProvider` quantizes; "minmax" is asymmetric, which qwix refuses for products
   of two computed values. Values between layers are floats. Its static ranges are means over inputs, by default, so
@@ -74,6 +75,8 @@ def tools(model: Trained, file: Path) -> dict[str, dict[str, Callable[[], Call]]
     """The tools of static and of dynamic quantization, each as a function that quantizes."""
     static = {OWN: partial(of_jaxdml, model), f"{OWN}, auto": partial(of_jaxdml, model, observer="auto")}
     static[TUNED] = partial(of_jaxdml, model, **TUNING)
+    static[f"{OWN}, all static"] = partial(of_jaxdml, model, products="static")
+    static[f"{TUNED}, all static"] = partial(of_jaxdml, model, products="static", **TUNING)
     dynamic = {OWN: partial(of_jaxdml, model, products="dynamic")}
     dynamic[TUNED] = partial(of_jaxdml, model, products="dynamic", **TUNING)
     for method in ("absmax", "minmax"):
