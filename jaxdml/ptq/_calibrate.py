@@ -1,20 +1,25 @@
 """Calibration: runs batches through the float function, and updates the observers of the values to quantize."""
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator, only_reading_extremes
 from jaxdml.errors import ModelError, PtqError
+from jaxdml.ptq._build.operators import CONVOLUTION
 from jaxdml.ptq._choose.moments import MOMENTS, moments_node
 from jaxdml.ptq._choose.progress import Progress
 from jaxdml.ptq._choose.unit import Unit
-from jaxdml.ptq._grids.observers import Statistics
+from jaxdml.ptq._grids.channels import Channels
+from jaxdml.ptq._grids.measured import Measured, updated
+from jaxdml.ptq._grids.observers import MinMax, Statistics
 from jaxdml.ptq._integers.adapt import alike
 from jaxdml.ptq._trace.scans import bound, with_body
 from jaxdml.ptq._trace.traced import Traced, leaves_of, structs_of
@@ -71,16 +76,19 @@ class Calibration:
 
     def __init__(self, traced: Traced, unit: Unit, observers: Mapping[Value, Statistics]) -> None:
         """`observers` maps values to observers; observers in the body of a scan are stacked over layers."""
-        self._unit, self._observers = unit, observers
-        self._names = {value: str(_of_observer(value, STATE, value.scan)) for value in observers}
+        self._unit, self._observers, self._sources = unit, observers, _sources(unit, observers)
+        self._names = {
+            value: str(_of_observer(value, STATE, value.scan)) for value in observers if value not in self._sources
+        }
         graph = _with_observers(unit, observers)
         constants_of = {scan: each.graph.constants for scan, each in unit.each()}
         small = {name: x for name, x in self._constants(graph).items() if x.size <= 1}
+        filters = self._filters = {node.inputs[1] for node in graph.nodes if node.operator is CONVOLUTION}
 
         @jax.jit
         def step(
             states: dict[str, Statistics], large: dict[str, Any], *inputs: Any
-        ) -> tuple[dict[str, Statistics], Any]:
+        ) -> tuple[dict[str, Statistics], Any, dict[str, Measured]]:
             program = traced.program(inputs)
             sizes, first = ([each.avals[name].shape for name in each.inputs] for each in (program, unit.program))
             own = (
@@ -89,9 +97,11 @@ class Calibration:
                 else _with_observers(alike(unit, constants_of, program), observers)
             )
             given = dict(zip(program.inputs, leaves_of(inputs), strict=True))
-            values = evaluate(bound(own.nodes, program), {**own.constants, **small, **large, **given, **states})
+            stored = {name: _from_channels_last(x) if name in filters else x for name, x in large.items()}
+            values = evaluate(bound(own.nodes, program), {**own.constants, **small, **stored, **given, **states})
             after = {name: values[str(_of_observer(value, AFTER, value.scan))] for value, name in self._names.items()}
-            return after, {name: state.is_finite for name, state in after.items()}
+            measured = {str(value): values[str(_of_observer(value, AFTER))] for value in set(self._sources.values())}
+            return after, {name: state.is_finite for name, state in after.items()}, measured
 
         self._step = step
 
@@ -112,23 +122,33 @@ class Calibration:
             error names the batch.
         """
         graph = _with_observers(unit, self._observers)
-        large = jax.device_put({name: x for name, x in self._constants(graph).items() if x.size > 1})
+        large = {name: x for name, x in self._constants(graph).items() if x.size > 1}
+        large |= {name: _channels_last(large[name]) for name in self._filters & large.keys()}
+        large = jax.device_put(large)
         states = jax.device_put({name: graph.constants[name] for name in self._names.values()})
+        found = {value: observer for value, observer in self._observers.items() if value in self._sources}
         with Progress(progress) as line:
             for number, inputs in enumerate(batches):
                 structs_of(inputs, f"batch {number}")
                 with named(number):
-                    states, flags = self._step(states, large, *inputs)
-                flags = jax.device_get(flags)  # waits, so that at most one batch is in flight
-                for value, name in self._names.items():
-                    if not np.all(flags[name]):
+                    states, flags, measured = self._step(states, large, *inputs)
+                flags, measured = jax.device_get((flags, measured))  # waits, so that at most one batch is in flight
+                for value, observer in found.items():
+                    source = self._sources[value]
+                    batch = measured[str(source)]
+                    factors = graph.constants.get(factor_name(value.base), np.float32(1))
+                    found[value] = updated(observer, batch if source == value else batch.multiplied(factors.ravel()))
+                finite = {value: flags[name] for value, name in self._names.items()}
+                finite |= {value: observer.is_finite for value, observer in found.items()}
+                for value in self._observers:
+                    if not np.all(finite[value]):
                         raise PtqError(
                             f"batch {number}: {unit.described(value)} is already NaN or infinite in the float "
                             "function; look for NaN and infinity in the batch and in params, or leave the batch out"
                         )
                 line.show(f"calibrating: {number + 1} batches")
         states = jax.device_get(states)
-        return {value: states[name] for value, name in self._names.items()}
+        return found | {value: states[name] for value, name in self._names.items()}
 
 
 def check_seen(unit: Unit, observers: Mapping[Value, Statistics]) -> None:
@@ -143,6 +163,15 @@ def check_seen(unit: Unit, observers: Mapping[Value, Statistics]) -> None:
             raise PtqError(f"no batch has elements for {unit.described(value)}: {remedy}")
 
 
+# XLA transposes filters to this order on CPUs, in a kernel for each of them, unless they have it already.
+def _channels_last(filters: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(filters, (0, 1), (-1, -2)))
+
+
+def _from_channels_last(filters: Any) -> Any:
+    return jnp.moveaxis(filters, (-1, -2), (0, 1))
+
+
 STATE, AFTER = "state", "after"  # roles: an observer before a batch, and after it
 
 
@@ -152,6 +181,38 @@ def _observe(state: Statistics, x: Any, factor: Any = None) -> Statistics:
 
 
 OBSERVE = Operator("observe", _observe)
+
+
+@functools.partial(jax.jit, static_argnames="axis")
+def _measure(x: Any, factor: Any = None, *, axis: int | None) -> Measured:
+    return Measured.of(x if factor is None else x.astype(np.float32) * factor, axis)
+
+
+MEASURE = Operator("observe", _measure)
+
+
+def _sources(unit: Unit, observers: Mapping[Value, Statistics]) -> dict[Value, Value]:
+    """Maps each observer that NumPy updates to the observer for which XLA measures: itself, or that of its channels.
+
+    XLA updates observers in bodies of scans, and those of other classes, whose `update` takes arrays of JAX.
+    """
+    updated = {value: each for value, each in observers.items() if not value.scan and type(each) in (MinMax, Channels)}
+    of_channels = {value.base: value for value in updated if value.role}
+    read = _reads(unit)
+    return {value: value if value.role else of_channels.get(read(value)[0], value) for value in updated}
+
+
+def _reads(unit: Unit) -> Callable[[Value], tuple[str, ...]]:
+    """A function that maps a value to what its observer reads: the value's name, and that of its factors if any."""
+    extremes, constants = only_reading_extremes(unit.graph), unit.graph.constants
+
+    def read(value: Value) -> tuple[str, ...]:
+        if value.role:
+            return (value.base,)
+        factors = factor_name(value.base)
+        return (value.base, factors) if factors in constants else (_ranged(extremes, value.base),)
+
+    return read
 
 
 def _of_observer(value: Value, role: str, scan: str = "") -> Value:
@@ -182,17 +243,17 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Statistics], scan: str
             node, stacked = with_body(node, _with_observers(body, observers, name), body.loop, updates)
             constants |= stacked
         nodes.append(node)
-    outputs, extremes = list(unit.graph.outputs), only_reading_extremes(unit.graph)
-    for value in (value for value in observers if value.scan == scan):
+    outputs, read, sources = list(unit.graph.outputs), _reads(unit), _sources(unit, observers)
+    for value in (value for value in observers if value.scan == scan and sources.get(value, value) == value):
         state, after = str(_of_observer(value, STATE)), str(_of_observer(value, AFTER))
-        read: tuple[str, ...] = (value.base,)
-        if not value.role:
-            factor = factor_name(value.base)
-            read = (value.base, factor) if factor in constants else (_ranged(extremes, value.base),)
-        if value.role == MOMENTS:
+        if value in sources:
+            options = {"axis": getattr(observers[value], "axis", None)}
+            nodes.append(Node(MEASURE, read(value), (after,), options, name=value.base))
+        elif value.role == MOMENTS:
             nodes.append(moments_node(unit, state, value.base, after))
         else:
-            nodes.append(Node(OBSERVE, (state, *read), (after,), name=value.base))
-        constants[state] = observers[value]
+            nodes.append(Node(OBSERVE, (state, *read(value)), (after,), name=value.base))
+        if value not in sources:
+            constants[state] = observers[value]
         outputs.append(after)
     return unit.graph.replace(nodes=tuple(nodes), outputs=tuple(outputs), constants=constants)

@@ -4,6 +4,7 @@ import gc
 import json
 import time
 import weakref
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from _ptq.models import transformer_block
 from _ptq.quantized import batches_for, decibels, in_floats
 from helpers.compare import assert_same_bits
 from jaxdml.errors import PtqError
-from jaxdml.ptq import Rule, load, quantize, save
+from jaxdml.ptq import MinMax, Rule, load, quantize, save
 
 RANDOM = np.random.default_rng(0)
 
@@ -74,6 +75,29 @@ def test_gains_of_a_norm(products, most, least):
     before, after = (quantize(apply, params, batches, equalize=each, **options) for each in (False, True))
     assert ratio(before, apply, params, x) < most
     assert ratio(after, apply, params, x) > least
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MinMaxOfAUser(MinMax):
+    """XLA updates it, while NumPy updates MinMax, from the ends of channels where these are observed."""
+
+
+@pytest.mark.parametrize(
+    "case", [lambda: (cnn, CNN, [IMAGES, 2 * IMAGES[:3]]), pytest.param(lambda: scaled_block(), marks=pytest.mark.rare)]
+)
+def test_numpy_finds_the_ranges_that_xla_finds(case):
+    apply, params, batches = case()
+    models = [quantize(apply, params, batches, observer=each(), progress=False) for each in (MinMax, MinMaxOfAUser)]
+    received, expected = (jax.tree.leaves_with_path(each.params) for each in models)
+    assert [path for path, _ in received] == [path for path, _ in expected]
+    for (path, one), (_, other) in zip(received, expected, strict=True):
+        assert_same_bits(one, other, jax.tree_util.keystr(path))
+
+
+def scaled_block():
+    apply, params, make_inputs = block_with_outliers()
+    return apply, params, batches_for(make_inputs, 8)
 
 
 @pytest.mark.rare

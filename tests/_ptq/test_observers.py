@@ -13,6 +13,8 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.on_devices import run_on, run_on_eight
 from jaxdml.errors import PtqError
+from jaxdml.ptq._grids.channels import Channels
+from jaxdml.ptq._grids.measured import Measured, updated
 from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile, observer_of
 
 HERE = Path(__file__).parent
@@ -30,6 +32,8 @@ BATCHES = (RNG.normal(0, 1, (6, 40, 5)) * np.exp2(RNG.integers(-12, 12, (6, 1, 1
 BATCHES[2] = np.maximum(BATCHES[2], 0)
 STACKED = np.stack([BATCHES, 3 * BATCHES[::-1]])
 update = jax.jit(lambda observer, x: observer.update(x))  # one program for each observer and shape
+
+measure = jax.jit(Measured.of, static_argnums=1)
 
 
 def after(observer, batches):
@@ -53,6 +57,33 @@ def test_min_max_is_that_of_numpy():
     assert observer.range(np.uint8) == (BATCHES.min(), BATCHES.max())
     assert observer.count == BATCHES.size
     assert observer.is_finite
+
+
+@pytest.mark.parametrize("observer", [MinMax(), Channels.of(5, -1)], ids=["minmax", "channels"])
+@pytest.mark.parametrize("last", [1, np.nan, np.inf, -np.inf])
+def test_numpy_updates_an_observer_as_xla_does(observer, last):
+    axis, wrong = getattr(observer, "axis", None), BATCHES[0].copy()
+    wrong[7, 3] *= last
+    batches = [*BATCHES, BATCHES[0][:0], wrong]
+    received, expected = observer, after(observer, batches)
+    for x in batches:
+        received = updated(received, jax.device_get(measure(x, axis)))
+    assert received.is_finite == expected.is_finite == np.isfinite(last)
+    assert received.count == expected.count
+    if received.is_finite:  # otherwise, the numbers have no meaning
+        same(received, jax.device_get(expected))
+
+
+def test_ends_of_scaled_channels_are_those_of_the_products():
+    x, factors = np.concatenate(BATCHES), np.exp(RNG.uniform(-3, 3, 5)).astype(np.float32)
+    received = jax.device_get(measure(x, 1)).multiplied(factors)
+    assert (received.low, received.high) == ((x * factors).min(), (x * factors).max())
+
+
+def test_squares_of_channels_are_those_of_numpy():
+    x = RNG.normal(size=(4, 3, 300, 300)).astype(np.float32)
+    received, expected = measure(x, 1), np.square(x, dtype=np.float64).sum((0, 2, 3))
+    np.testing.assert_allclose(np.asarray(received.squares) + received.rest, expected, rtol=1e-7)
 
 
 def test_moving_average_is_as_defined():

@@ -215,8 +215,13 @@ class Builder:
         params = dict(zip(self.program.params, leaves, strict=True))
         weighted = [each for each in self.contractions if each.weight]
         constants = dict[str, Any](params)
-        arrays = jax.device_get(self._arranged(self._given(leaves)))
-        for each, (weight, vectors, scales) in zip(weighted, arrays, strict=True):
+        arrays, scales_of_each = jax.device_get(self._of_contractions(self._given(leaves)))
+        values = iter(arrays)
+        for each, scales in zip(weighted, scales_of_each, strict=True):
+            with np.errstate(over="ignore"):
+                # NumPy arranges the arrays: XLA would compile a kernel for each of them.
+                weight = each.arranged(next(values)).astype(np.float32)
+                vectors = [step.numbers(next(values)).astype(np.float32) for step in each.steps if step.vector]
             constants[each.weight_name], bias, factors = each.folded(weight, vectors)
             grid = None if scales is None else each.grid(scales, factors)
             if grid is not None:
@@ -236,22 +241,18 @@ class Builder:
         return {**self.program.constants, **dict(zip(self.program.params, leaves, strict=True))}
 
     @functools.cached_property
-    def _arranged(self) -> Callable[[dict[str, Any]], list[tuple[Any, list[Any], Any]]]:
+    def _of_contractions(self) -> Callable[[dict[str, Any]], tuple[list[Any], list[Any]]]:
+        """The weights and vectors of all contractions, one contraction after the other, and the scales of weights."""
         weighted = [each for each in self.contractions if each.weight]
         names = [
             name for each in weighted for name in (each.weight, *(step.vector for step in each.steps if step.vector))
         ]
 
         @jax.jit
-        def arranged(given: dict[str, Any]) -> list[tuple[Any, list[Any], Any]]:
-            values = iter(self._fixed_values(names, given))
-            return [
-                (each.arranged(next(values)).astype(np.float32), [
-                    step.numbers(next(values)).astype(np.float32) for step in each.steps if step.vector
-                ], self._scales(each, given)) for each in weighted
-            ]  # fmt: skip
+        def of_contractions(given: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+            return self._fixed_values(names, given), [self._scales(each, given) for each in weighted]
 
-        return arranged
+        return of_contractions
 
     def is_rounded(self, name: str) -> bool:
         """Whether the function applies `fake_quantize` to a fixed value, or to arrays that make it."""

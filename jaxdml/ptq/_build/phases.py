@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-import jax.numpy as jnp
-
+from jaxdml._arithmetic.panels import namespace_of
 from jaxdml.ptq._trace.rewrites import has_phases
 
 Array = Any
@@ -53,13 +52,13 @@ class _Axis(NamedTuple):
 
     def split(self, w: Array, axis: int) -> Array:
         """The filters of the phases, stacked along a new first axis; `axis`, an axis of w, counts from the end."""
-        filters = []
+        filters, xp = [], namespace_of(w)
         for first, place in zip(self.firsts, self.places, strict=True):
             taken = w[(..., slice(first, None, self.gap), *(slice(None),) * (-1 - axis))]
             pads = [(0, 0)] * w.ndim
             pads[axis] = (place, self.size - place - taken.shape[axis])
-            filters.append(jnp.pad(taken, pads))
-        return jnp.stack(filters)
+            filters.append(xp.pad(taken, pads))
+        return xp.stack(filters)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml.ptq._grids import extremes
+from jaxdml._arithmetic.panels import namespace_of
+from jaxdml.ptq._grids.measured import Measured
 from jaxdml.ptq._grids.observers import Observer
 from jaxdml.typing import Array, DType
 
@@ -36,10 +37,13 @@ class Channels(Observer):
         return cls(low=zeros, high=zeros, squares=zeros, axis=axis)
 
     def with_values(self, x: Array) -> Self:
-        others = tuple(axis for axis in range(x.ndim) if axis != self.axis % x.ndim)
-        low, high = extremes.of(x, others)
-        squares = self.squares + jnp.sum(jnp.square(x), others)
-        return replace(self, low=jnp.minimum(self.low, low), high=jnp.maximum(self.high, high), squares=squares)
+        return self.with_measured(Measured.of(x, self.axis))
+
+    def with_measured(self, batch: Measured) -> Self:
+        """The observer after a batch, except for count and is_finite; in NumPy if XLA is done with the batch."""
+        xp = namespace_of(batch.low)
+        low, high = xp.minimum(self.low, batch.low), xp.maximum(self.high, batch.high)
+        return replace(self, low=low, high=high, squares=self.squares + (batch.squares + batch.rest))
 
     def with_devices(self, axis_name: str) -> Self:
         low, high = lax.pmin(self.low, axis_name), lax.pmax(self.high, axis_name)

@@ -12,6 +12,7 @@ from jax import lax
 from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_boundary, api_class
 from jaxdml.ptq._grids import extremes, histograms
+from jaxdml.ptq._grids.measured import Measured
 from jaxdml.ptq._grids.ranges import ACTIVATIONS, integer_type
 from jaxdml.typing import Array, DType
 
@@ -49,10 +50,8 @@ class Statistics(abc.ABC):
         x = jnp.asarray(x).astype(jnp.float32)
         if x.size == 0:
             return self
-        # NaN becomes minus infinity, because a minimum over devices may ignore NaN. XLA computes both ends once, for
-        # is_finite and for the observers that also compute them.
-        x = jnp.where(jnp.isnan(x), np.float32(-np.inf), x)
-        low, high = extremes.of(x)
+        x = extremes.without_nan(x)
+        low, high = extremes.of(x)  # XLA computes these once for is_finite and for observers that also compute them
         is_finite = self.is_finite & jnp.isfinite(low) & jnp.isfinite(high)
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
@@ -121,6 +120,10 @@ class MinMax(_Extremes):
     Attributes:
       low, high: the least and the greatest value, float32.
     """
+
+    def with_measured(self, batch: Measured) -> Self:
+        """The observer after a batch, in NumPy, except for count and is_finite."""
+        return replace(self, low=np.minimum(self.low, batch.low), high=np.maximum(self.high, batch.high))
 
 
 @jax.tree_util.register_dataclass
