@@ -4,59 +4,60 @@ Where a query reads few keys, such as the first tokens of causal attention, its 
 many, they are small. The means of values over many keys are small, too. So these rows have ranges of their own.
 """
 
-from collections.abc import Mapping
-
 from jaxdml._graph.graph import Graph, Node, moves
-from jaxdml.ptq._build.operators import MULTIPLY, PRODUCT
+from jaxdml.ptq._build.operators import ADD, CLIP, MULTIPLY, PRODUCT
+from jaxdml.ptq._trace.fixed import ELEMENT_WISE
+
+POINTWISE = ELEMENT_WISE | {CLIP.name, MULTIPLY.name}
 
 
 def products_of_attention(graph: Graph) -> set[str]:
     """The results of products of probabilities and values, and of products that multiply such results by weights.
 
+    Probabilities are what is computed element by element from the sums of exponentials, as in softmax(x) and
+    exp(log_softmax(x)), or by dividing any other values by their own sums. Masks, casts and factors may follow.
+
     Args:
       graph: the float graph.
     """
-    makers, data, found, read = graph.producers(), set(graph.inputs), set[str](), set[str]()
-    shares = set[str]()  # values that are divided by their sums, as in a softmax; a product by a mask may follow
+    makers, data, found = graph.producers(), set(graph.inputs), set[str]()
+    shares, read = set[str](), set[str]()  # probabilities with the sums that make them, and products with probabilities
+    source = dict[str, str]()  # maps each value to the one whose elements it has, in other places or behind a mask
+    summed = dict[str, set[str]]()  # maps each value that is computed from sums to the values that are summed
     for node in graph.nodes:
-        if data.isdisjoint(node.inputs):
+        inputs = [name for name in node.inputs if name in data]
+        if not inputs:
             continue
         data.update(node.outputs)
-        sources = [_moved(makers, name) for name in node.inputs]
-        if node.operator.name in ("mul", MULTIPLY.name) and not shares.isdisjoint(sources):
-            shares.update(node.outputs)
-        if node.operator.name == "div" and _is_divided_by_sums(makers, *sources):
-            shares.update(node.outputs)
-        if node.operator is not PRODUCT:
-            continue
-        output = node.outputs[0]
-        if not data.issuperset(node.inputs):
-            if sources[0] in read:
+        name, output = node.operator.name, node.outputs[0]
+        if node.operator is PRODUCT and len(inputs) == 2:
+            if not shares.isdisjoint(inputs):
+                read.add(output)
+            if node.inputs[0] in shares:  # as a right operand, probabilities would have 7 bits: int8 has no zero point
                 found.add(output)
-            continue
-        are_shares = [name in shares for name in sources]
-        if any(are_shares):
-            read.add(output)
-        if are_shares[0]:  # as a right operand, probabilities would have 7 bits, because int8 has no zero point
+        elif node.operator is PRODUCT and inputs[0] in read:
             found.add(output)
+        elif name == "reduce_sum":
+            term = source.get(inputs[0], inputs[0])
+            summed[output] = {term}
+            if term in makers and makers[term].operator.name == "exp":
+                shares.add(output)
+        elif moves(node) or name in POINTWISE:
+            of = _elements(node, data)
+            source |= dict.fromkeys(node.outputs, source.get(of, of)) if of else {}
+            terms = set[str]().union(*(summed.get(each, ()) for each in inputs))
+            summed |= dict.fromkeys(node.outputs, terms)
+            divides = name in ("div", MULTIPLY.name)  # a product may multiply by the reciprocals of sums
+            if not shares.isdisjoint(inputs) or (divides and any(source.get(each, each) in terms for each in inputs)):
+                shares.update(node.outputs)
+            if not read.isdisjoint(inputs) and (len(inputs) == 1 or name not in (ADD.name, "sub")):
+                read.update(node.outputs)
     return found
 
 
-def _is_divided_by_sums(makers: Mapping[str, Node], shared: str, total: str) -> bool:
-    """Whether a divisor is the sums of what it divides."""
-    maker = makers.get(total)
-    return (
-        shared in makers
-        and maker is not None
-        and maker.operator.name == "reduce_sum"
-        and _moved(makers, maker.inputs[0]) in makers[shared].outputs
-    )
-
-
-def _moved(makers: Mapping[str, Node], name: str) -> str:
-    """The value from which movers take a value's elements."""
-    maker = makers.get(name)
-    while maker is not None and moves(maker):
-        name = maker.inputs[0]
-        maker = makers.get(name)
-    return name
+def _elements(node: Node, data: set[str]) -> str:
+    """The input whose elements a mover or a choice by a mask returns; "" for all other nodes."""
+    if moves(node):
+        return node.inputs[0]
+    cases = [name for name in node.inputs[1:] if name in data]
+    return cases[0] if node.operator.name == "select_n" and len(cases) == 1 else ""
