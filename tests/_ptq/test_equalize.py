@@ -131,6 +131,19 @@ def test_floats_behind_movers_are_not_scaled(products):
     assert_same_bits(model.apply(model.params, x), plain.apply(plain.params, x))
 
 
+def test_products_of_two_values_read_floats_that_are_not_scaled():
+    """Weights make up for the factors by which their inputs are multiplied; a second value does not."""
+
+    def apply(params, x):
+        x = jnp.sin(x) * params["gains"][None]
+        return x @ params["w"], x @ jnp.swapaxes(x, -1, -2)
+
+    x = normal(32, 12, 16)
+    model = quantize(apply, UNEVEN, [x], products="dynamic", progress=False)
+    received, exact = model.apply(model.params, x), in_floats(apply, UNEVEN, x)
+    assert min(map(decibels, received, exact)) > 35
+
+
 @pytest.mark.rare
 def test_layers_of_a_scan_have_scales_of_their_own():
     def apply(params, x):

@@ -92,6 +92,7 @@ class _Inserter:
         self._nodes, self._makers, self._readers = list[Node](), graph.producers(), graph.consumers()
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         self._number, self._rank = unit.builder.number, unit.builder.rank
+        self._weights = {each.weight_name for each in unit.builder.contractions if each.weight}
         self._biases = {each.weight_name: each.bias_name for each in unit.builder.contractions if each.has_bias}
         self._fake = {each.weight_name for each in unit.builder.contractions if unit.has_rounded_weights(each)}
 
@@ -121,7 +122,8 @@ class _Inserter:
         else:
             mode = self._unit.modes.get(output, "float") if node.operator.kind in op.CONTRACTIONS else "float"
             inputs = tuple(self._read(name, node in self._plan.nodes, mode) for name in node.inputs)
-            if mode in (*STATIC, "dynamic") and self._scaled(node.inputs[0]) != node.inputs[0]:
+            has_weights = mode in (*STATIC, "dynamic") and node.inputs[1] in self._weights
+            if has_weights and self._scaled(node.inputs[0]) != node.inputs[0]:
                 self._scale_weights(node)
                 inputs = self._scaled(inputs[0]) if mode == "dynamic" else inputs[0], *inputs[1:]
             node = node.replace(inputs=inputs)
