@@ -30,11 +30,13 @@ def products_of_attention(graph: Graph) -> set[str]:
             continue
         data.update(node.outputs)
         name, output = node.operator.name, node.outputs[0]
-        if node.operator is PRODUCT:
-            is_of_shares = len(inputs) == 2 and not shares.isdisjoint(inputs)
-            read |= {output} if is_of_shares else set()
-            if is_of_shares or (len(inputs) == 1 and inputs[0] in read):
+        if node.operator is PRODUCT and len(inputs) == 2:
+            if not shares.isdisjoint(inputs):
+                read.add(output)
+            if node.inputs[0] in shares:  # as a right operand, probabilities would have 7 bits: int8 has no zero point
                 found.add(output)
+        elif node.operator is PRODUCT and inputs[0] in read:
+            found.add(output)
         elif name == "reduce_sum":
             term = source.get(inputs[0], inputs[0])
             summed[output] = {term}
