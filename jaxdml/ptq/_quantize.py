@@ -23,7 +23,8 @@ from jaxdml.ptq._choose.rule import ProductsOrMixed, Rule, Sums, check_one_of, r
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
 from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
-from jaxdml.ptq._integers.insert import Parameters, quantized_graph
+from jaxdml.ptq._integers.insert import quantized_graph
+from jaxdml.ptq._integers.tables import Parameters, narrowed
 from jaxdml.ptq._model import Model, check_apply
 from jaxdml.ptq._trace.traced import Traced
 from jaxdml.ptq._trace.values import WIDE, Value
@@ -158,7 +159,7 @@ def quantize(
     modes = {scan: each.modes for scan, each in unit.each()}
     models = dict[str, Model]()
     for name, candidate in candidates_of(observers).items():
-        graph = quantized_graph(unit, _parameters(unit, candidate, dtype), moments)
+        graph = quantized_graph(unit, narrowed(unit, _parameters(unit, candidate, dtype)), moments)
         models[name] = Model(traced, graph, first, modes, floats, numerics, factors, requantized=requantized)
     if len(models) > 1:
         _, stream = batches_of(batches)

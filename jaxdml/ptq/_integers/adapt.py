@@ -14,7 +14,8 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
-from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
+from jaxdml.ptq._integers.insert import quantized_graph
+from jaxdml.ptq._integers.tables import nodes_between
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value

@@ -18,9 +18,9 @@ from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._choose.unit import Unit
-from jaxdml.ptq._integers.insert import nodes_between
 from jaxdml.ptq._integers.operators import DYNAMIC, INTEGERS, TABLE
 from jaxdml.ptq._integers.rules import PTQ_RULES
+from jaxdml.ptq._integers.tables import nodes_between
 from jaxdml.ptq._trace.equations import Program, bind
 from jaxdml.ptq._trace.scans import SCAN, Loop, body_of, bound, each_layer, loop_of
 from jaxdml.ptq._trace.values import Value

@@ -1,16 +1,12 @@
 """Inserts quantize and dequantize nodes into a float graph, as input for the fusing pass."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.evaluate import evaluate
-from jaxdml._graph.floats import EXACT, with_floats
 from jaxdml._graph.graph import Graph, Node, moves, without_dead
-from jaxdml._quantized import directml
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.rows import columns, groups_and_depth, weights
@@ -22,12 +18,10 @@ from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._grids.ranges import STEPS, quantize_weights
 from jaxdml.ptq._grids.rounding import rounded
 from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
-from jaxdml.ptq._trace.equations import bind
+from jaxdml.ptq._integers.tables import Parameters, Tables, named
 from jaxdml.ptq._trace.scans import each_layer, stacked, with_body
 from jaxdml.ptq._trace.values import Value, factor_name, wide_name
 
-Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
-ROLES = "scale", "zero_point"
 ALONE = "no contraction reads or writes what it quantizes"
 CARRIED = "a carry of a scan has no scale of its own: in the body, apply fake_quantize to what products read"
 ROUNDED_AGAIN = "fake_quantize rounds the weights to another grid: they are rounded again, {}"
@@ -46,9 +40,7 @@ def quantized_graph(
         parameters; all other weights are rounded to nearest. None if there are no moments.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
-    own = {_named(value.base, value.role): pair for value, pair in parameters.items() if value.scan == scan}
-    added = {_named(name, role): x for name, pair in own.items() for role, x in zip(ROLES, pair, strict=True)}
-    constants: dict[str, Any] = {**unit.graph.constants, **added}
+    constants: dict[str, Any] = {**unit.graph.constants, **named(parameters, scan)}
     constants |= {_named(value.base, value.role): x for value, x in (moments or {}).items() if value.scan == scan}
     graph = unit.graph.replace(constants=constants)
     bodies = {name: quantized_graph(body, parameters, moments, name) for name, body in unit.bodies.items()}
@@ -68,20 +60,6 @@ def _along(axis: int, rank: int, scale: np.ndarray) -> np.ndarray:
     return scale.reshape(shape)
 
 
-def nodes_between(
-    makers: Mapping[str, Node], root: str, name: str, number: Callable[[str], np.ndarray | None]
-) -> set[Node]:
-    """The nodes between a root and a value; `number` returns a constant's number, and None for other values."""
-    pending, found = [name], set[Node]()
-    while pending:
-        each = pending.pop()
-        node = makers.get(each)
-        if node is not None and each != root and node not in found and number(each) is None:
-            found.add(node)
-            pending += node.inputs
-    return found
-
-
 class _Inserter:
     """Inserts nodes into the graph of a unit, or of one layer of a unit."""
 
@@ -90,8 +68,7 @@ class _Inserter:
         self._unit, self._plan, self._graph, self._bodies = unit, unit.plan, graph, bodies
         self._constants, self._remarks = dict(graph.constants), dict(unit.plan.reasons)
         self._nodes, self._makers, self._readers = list[Node](), graph.producers(), graph.consumers()
-        self._places = {node: place for place, node in enumerate(graph.nodes)}
-        self._number, self._rank = unit.builder.number, unit.builder.rank
+        self._tables = Tables(unit, graph)
         self._weights = {each.weight_name for each in unit.builder.contractions if each.weight}
         self._biases = {each.weight_name: each.bias_name for each in unit.builder.contractions if each.has_bias}
         self._fake = {each.weight_name for each in unit.builder.contractions if unit.has_rounded_weights(each)}
@@ -355,32 +332,9 @@ class _Inserter:
 
     def _append_table(self, node: Node) -> None:
         name = node.outputs[0]
-        root = self._plan.tables[name]
-        within = sorted(nodes_between(self._makers, root, name, self._number), key=self._places.__getitem__)
-        source = tuple(word for each in within for word in each.source)
-        inputs = _named(root, "quantized"), _named(name, "table")
+        source = tuple(word for each in self._tables.within(name) for word in each.source)
+        inputs = _named(self._plan.tables[name], "quantized"), _named(name, "table")
         if inputs[1] not in self._constants:
-            self._constants[inputs[1]] = self._table(root, name, within)
+            self._constants[inputs[1]] = self._tables.table(name, self._constants)
         self._nodes.append(Node(TABLE, inputs, (_named(name, "quantized"),), {}, node.name, source))
         self._dequantize(name)
-
-    def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
-        """The table, which has the quantized result for each integer of the root's type in ascending order."""
-        x_scale, x_zero_point = self._parameters(self._plan.ranges[root])
-        y_scale, y_zero_point = self._parameters(self._plan.ranges[name])
-        limits = np.iinfo(x_zero_point.dtype)
-        every = np.arange(limits.min, limits.max + 1).astype(x_zero_point.dtype)
-        values: dict[str, Any] = {}
-        nodes = [bind(node, self._unit.program) for node in within]
-        computed = {each for node in nodes for each in node.outputs}
-        for each in {each for node in nodes for each in node.inputs} - computed - {root}:
-            number = self._number(each)
-            assert number is not None
-            values[each] = number if self._rank(each) == 0 else np.full(every.shape, number, number.dtype)
-
-        def compute(x: Any) -> Any:
-            return evaluate(nodes, {**values, root: x})[name].astype(jnp.float32)
-
-        # With exact floats, a table does not depend on the processor that computes it, whatever the model's `floats`.
-        y = with_floats(compute, EXACT)(directml.to_floats(every, x_scale, x_zero_point, axis=0))
-        return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))
