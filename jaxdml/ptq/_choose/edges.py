@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
@@ -215,6 +214,5 @@ def _shapes(unit: Unit, graph: Graph, nodes: list[Node]) -> Mapping[str, Any]:
     names = graph.inputs if unit.loop is None else (*graph.inputs, *unit.loop.shared)
     inputs = {name: jax.ShapeDtypeStruct(unit.program.avals[name].shape, unit.program.avals[name].dtype)
               for name in names}  # fmt: skip
-    constants = {name: jax.ShapeDtypeStruct(np.shape(x), jnp.asarray(x).dtype) for name, x in graph.constants.items()}
-    found: Mapping[str, Any] = jax.eval_shape(lambda values: evaluate(nodes, values), {**constants, **inputs})
+    found: Mapping[str, Any] = jax.eval_shape(lambda values: evaluate(nodes, values), {**graph.constants, **inputs})
     return found
