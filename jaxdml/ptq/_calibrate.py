@@ -196,10 +196,10 @@ def _sources(unit: Unit, observers: Mapping[Value, Statistics]) -> dict[Value, V
 
     XLA updates observers in bodies of scans, and those of other classes, whose `update` takes arrays of JAX.
     """
-    updated = {value: each for value, each in observers.items() if not value.scan and type(each) in (MinMax, Channels)}
-    of_channels = {value.base: value for value in updated if value.role}
+    in_numpy = [value for value, each in observers.items() if not value.scan and type(each) in (MinMax, Channels)]
+    of_channels = {value.base: value for value in in_numpy if value.role}
     read = _reads(unit)
-    return {value: value if value.role else of_channels.get(read(value)[0], value) for value in updated}
+    return {value: value if value.role else of_channels.get(read(value)[0], value) for value in in_numpy}
 
 
 def _reads(unit: Unit) -> Callable[[Value], tuple[str, ...]]:

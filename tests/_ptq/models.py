@@ -178,7 +178,7 @@ def transformer_block(batch=4, tokens=128, width=256, heads=8, seed=0):
 def _vit(params, x):
     patches = conv(params["patches"], x, 4)
     tokens = patches.reshape(*patches.shape[:2], -1).swapaxes(1, 2)
-    first = jnp.broadcast_to(params["first"], (len(x), 1, tokens.shape[-1]))
+    first = jnp.broadcast_to(params["first"], (x.shape[0], 1, tokens.shape[-1]))
     x = jnp.concatenate([first, tokens], 1) + params["positions"]
     for block in params["blocks"]:
         x = attention_block(block, x, 4)

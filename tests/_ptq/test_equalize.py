@@ -18,6 +18,7 @@ from _ptq.quantized import batches_for, decibels, in_floats
 from helpers.compare import assert_same_bits
 from jaxdml.errors import PtqError
 from jaxdml.ptq import MinMax, Rule, load, quantize, save
+from jaxdml.ptq._grids.measured import Measured
 
 RANDOM = np.random.default_rng(0)
 
@@ -93,6 +94,13 @@ def test_numpy_finds_the_ranges_that_xla_finds(case):
     assert [path for path, _ in received] == [path for path, _ in expected]
     for (path, one), (_, other) in zip(received, expected, strict=True):
         assert_same_bits(one, other, jax.tree_util.keystr(path))
+
+
+def test_squares_of_large_numbers_are_infinite_and_no_nan():
+    """With `jax_debug_nans`, a NaN would stop the calibration."""
+    measured = jax.jit(lambda x: Measured.of(x, 1))(np.full((2, 3, 4), 1e25, np.float32))
+    assert_same_bits(measured.squares, np.full(3, np.inf, np.float32))
+    assert_same_bits(measured.rest, np.zeros(3, np.float32))
 
 
 def scaled_block():

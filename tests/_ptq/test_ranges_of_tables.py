@@ -75,6 +75,23 @@ def test_values_beyond_the_range_keep_their_result(factor):
     assert grid(model)[0] < whole_grid(np.uint8, np.float32(factor) * X)[0]
 
 
+@pytest.mark.parametrize(
+    ("activation", "low", "high"), [(jax.nn.hard_swish, -107.5, 188.9), (jax.nn.silu, -95.8, 137.8)]
+)
+def test_the_range_does_not_begin_in_a_minimum_between_two_steps(activation, low, high):
+    """Below 0, a swish has a minimum. Large steps pass over it: its neighbors on both sides round to 0."""
+
+    def apply(w, x):
+        return conv(activation(conv(x, w)), w)
+
+    x = np.linspace(low, high, 512, dtype=np.float32).reshape(1, 8, 8, 8)
+    one = np.eye(8, dtype=np.float32)[..., None, None]
+    model = quantize(apply, one, [x], equalize=False, progress=False)
+    ((name, table),) = ((key, x) for key, x in model.graph.constants.items() if key.endswith(":table"))
+    assert table[0] == grid(model, name.removesuffix(":table"))[1]
+    assert grid(model)[0] < np.float32(0.9 * (high - low) / 255)
+
+
 def test_a_range_that_tables_need_keeps_its_bits():
     """Computed again from the least and the greatest number of the grid, this scale would have another last bit."""
     x = np.float32(4.7) * X
@@ -93,6 +110,14 @@ def test_a_table_of_one_number():
     model = quantize(network(lambda x: jnp.round(x / 1000) + 2), PARAMS, [X], progress=False)
     expected = in_floats(network(lambda x: jnp.round(x / 1000) + 2), PARAMS, X)
     assert decibels(model.apply(model.params, X), expected) > 40
+
+
+def test_one_result_for_all_integers_says_nothing_of_the_numbers_between_them():
+    """Between two steps, the function has another result."""
+    x = np.float32(3000) * X
+    apply = network(lambda y: 1 + ((y > 240) & (y < 270)).astype(np.float32))
+    model = quantize(apply, PARAMS, [x], equalize=False, progress=False)
+    assert grid(model) == whole_grid(np.uint8, x)
 
 
 def test_all_tables_of_the_value_count():
@@ -165,3 +190,8 @@ def test_layers_of_a_scan_have_ranges_of_their_own():
     exact = in_floats(unrolled, weights, X)
     both = [decibels(each.apply(each.params, X), exact) for each in (scanned, model)]
     assert both[0] > both[1] - 0.5
+    scales, others = (
+        np.concatenate([np.ravel(x) for key, x in each.graph.constants.items() if key.endswith(":scale")])
+        for each in (scanned, model)
+    )
+    assert np.isclose(scales[:, None], others, rtol=1e-5).any(-1).all()

@@ -40,7 +40,7 @@ class Channels(Observer):
         return self.with_measured(Measured.of(x, self.axis))
 
     def with_measured(self, batch: Measured) -> Self:
-        """The observer after a batch, except for count and is_finite; in NumPy if XLA is done with the batch."""
+        """The observer after a batch, except for count and is_finite; NumPy computes it if NumPy has the batch."""
         xp = namespace_of(batch.low)
         low, high = xp.minimum(self.low, batch.low), xp.maximum(self.high, batch.high)
         return replace(self, low=low, high=high, squares=self.squares + (batch.squares + batch.rest))

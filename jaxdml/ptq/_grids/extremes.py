@@ -27,14 +27,16 @@ def with_squares(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array, 
     """The least and the greatest elements of float32 x along axes, the sum of squares, and what rounding took from it.
 
     One reduction computes all four. XLA compiles a sum of its own longer than the rest of this reduction. A sum of
-    millions of elements one after the other would be 0.1 percent off without the fourth result.
+    millions of elements one after the other would be 0.1 percent off without the fourth result. It is 0 if the sum is
+    infinite.
     """
 
     def all_four(one: Any, other: Any) -> Any:
         total = one[2] + other[2]
         part = total - one[2]
         lost = (one[2] - (total - part)) + (other[2] - part)
-        return lax.min(one[0], other[0]), lax.max(one[1], other[1]), total, one[3] + other[3] + lost
+        rest = lax.select(lax.is_finite(total), one[3] + other[3] + lost, lax.full_like(total, 0))
+        return lax.min(one[0], other[0]), lax.max(one[1], other[1]), total, rest
 
     starts = np.float32(np.inf), np.float32(-np.inf), np.float32(0), np.float32(0)
     low, high, squares, rest = lax.reduce((x, x, lax.square(x), jnp.zeros_like(x)), starts, all_four, axes)

@@ -18,7 +18,7 @@ from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._grids.ranges import STEPS, quantize_weights
 from jaxdml.ptq._grids.rounding import rounded
 from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
-from jaxdml.ptq._integers.tables import Parameters, Tables, named
+from jaxdml.ptq._integers.tables import Parameters, Tables, constants_of
 from jaxdml.ptq._trace.scans import each_layer, stacked, with_body
 from jaxdml.ptq._trace.values import Value, factor_name, wide_name
 
@@ -40,7 +40,7 @@ def quantized_graph(
         parameters; all other weights are rounded to nearest. None if there are no moments.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
-    constants: dict[str, Any] = {**unit.graph.constants, **named(parameters, scan)}
+    constants: dict[str, Any] = {**unit.graph.constants, **constants_of(parameters, scan)}
     constants |= {_named(value.base, value.role): x for value, x in (moments or {}).items() if value.scan == scan}
     graph = unit.graph.replace(constants=constants)
     bodies = {name: quantized_graph(body, parameters, moments, name) for name, body in unit.bodies.items()}

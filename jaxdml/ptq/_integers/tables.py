@@ -34,18 +34,18 @@ def nodes_between(
     return found
 
 
-def named(parameters: Mapping[Value, Parameters], scan: str) -> dict[str, np.ndarray]:
+def constants_of(parameters: Mapping[Value, Parameters], scan: str) -> dict[str, np.ndarray]:
     """Maps the names of constants to the scales and zero points of a unit."""
     own = {str(Value(value.base, value.role)): pair for value, pair in parameters.items() if value.scan == scan}
     return {str(Value(name, role)): x for name, pair in own.items() for role, x in zip(ROLES, pair, strict=True)}
 
 
 def narrowed(unit: Unit, parameters: Mapping[Value, Parameters]) -> dict[Value, Parameters]:
-    """The parameters, with ranges no wider than tables need.
+    """The parameters, with ranges that leave out ends in which no table changes.
 
     For large negative values, all results of a swish round to 0. If a table has one result for all integers up to some
-    integer, the range of the value that indexes the table begins just below this integer, so that the other values have
-    more steps; likewise at the end of the range.
+    integer, the range of the value that indexes the table begins a few steps below this integer, so that the other
+    values have more steps; likewise at the end of the range.
 
     Args:
       unit: a unit with constants.
@@ -53,7 +53,7 @@ def narrowed(unit: Unit, parameters: Mapping[Value, Parameters]) -> dict[Value, 
     """
     found = dict(parameters)
     for scan, each in unit.each():
-        graph = each.graph.replace(constants={**each.graph.constants, **named(parameters, scan)})
+        graph = each.graph.replace(constants={**each.graph.constants, **constants_of(parameters, scan)})
         layers, tables = [graph] if each.loop is None else each_layer(graph), Tables(each, graph)
         own = (name for name in each.plan.only_tables_read if Value(name, scan=scan) in parameters)
         for root in filter(tables.may_narrow, own):
@@ -103,20 +103,30 @@ class Tables:
         return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))
 
     def narrowed(self, root: str, constants: Mapping[str, Any]) -> Parameters:
-        """The scale and zero point of a value without integers that no table needs."""
+        """The scale and zero point of a value, for a range that leaves out ends in which no table changes."""
         names = [name for name, index in self._plan.tables.items() if index == root]
-        scale, zero_point = self._parameters(root, constants)
+        whole = scale, zero_point = self._parameters(root, constants)
         tables = [self.table(name, constants) for name in names]
-        # The zero point is rounded, which moves the ends by up to half a step. With two integers of the same result at
-        # each end, the many values beyond the ends keep this result.
-        first = max(min(_run(table) for table in tables) - 2, 0)
-        last = len(tables[0]) - 1 - max(min(_run(table[::-1]) for table in tables) - 2, 0)
-        if first == 0 and last == len(tables[0]) - 1:
-            return scale, zero_point
+        last = len(tables[0]) - 1
+        below, above = (min(_run(table[::way]) for table in tables) for way in (1, -1))
+        if below > last:
+            return whole  # one result everywhere, with which no range could begin
         levels = directml.to_floats(_every(zero_point), scale, zero_point, axis=0)
-        low, high = np.minimum(levels[first], np.float32(0)), np.maximum(levels[last], np.float32(0))
-        narrow_scale, narrow_zero_point = scale_and_zero_point(low, high, zero_point.dtype)
-        return np.asarray(narrow_scale), np.asarray(narrow_zero_point)
+        for margin in (2, 4, 8, 16, 32, 64, 128):
+            first, end = max(below - margin, 0), last - max(above - margin, 0)
+            if (first, end) == (0, last):
+                break
+            low, high = np.minimum(levels[first], np.float32(0)), np.maximum(levels[end], np.float32(0))
+            narrow_scale, narrow_zero_point = map(np.asarray, scale_and_zero_point(low, high, zero_point.dtype))
+            pair = dict(zip(self._names(root), (narrow_scale, narrow_zero_point), strict=True))
+            after = [self.table(name, {**constants, **pair}) for name in names]
+            # The many values beyond an end have the result of the end, which may change: the zero point is rounded,
+            # which moves the ends, and a swish has a minimum, which may lie between two steps of the whole range.
+            begins = first == 0 or [table[0] for table in after] == [table[0] for table in tables]
+            ends = end == last or [table[-1] for table in after] == [table[-1] for table in tables]
+            if begins and ends:
+                return narrow_scale, narrow_zero_point
+        return whole
 
     def may_narrow(self, root: str) -> bool:
         """Whether nothing but tables depends on a value that only tables read as integers, and the value has 8 bits."""
@@ -129,8 +139,12 @@ class Tables:
         return readers <= nodes and computed.isdisjoint(self._graph.outputs)
 
     def _parameters(self, name: str, constants: Mapping[str, Any]) -> Parameters:
-        scale, zero_point = (constants[str(Value(self._plan.ranges[name], role))] for role in ROLES)
+        scale, zero_point = (constants[each] for each in self._names(name))
         return scale, zero_point
+
+    def _names(self, name: str) -> list[str]:
+        """The names of a value's scale and zero point."""
+        return [str(Value(self._plan.ranges[name], role)) for role in ROLES]
 
 
 def _every(zero_point: np.ndarray) -> np.ndarray:
