@@ -14,6 +14,7 @@ from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator, only_reading_extremes
 from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._build.operators import CONVOLUTION
+from jaxdml.ptq._choose.equalize import CHANNELS
 from jaxdml.ptq._choose.moments import MOMENTS, moments_node
 from jaxdml.ptq._choose.progress import Progress
 from jaxdml.ptq._choose.unit import Unit
@@ -94,13 +95,19 @@ class Calibration:
             own = (
                 graph
                 if program.signature() == traced.signature and sizes == first
-                else _with_observers(alike(unit, constants_of, program), observers)
+                else _with_known_observers(alike(unit, constants_of, program), observers)
             )
             given = dict(zip(program.inputs, leaves_of(inputs), strict=True))
             stored = {name: _from_channels_last(x) if name in filters else x for name, x in large.items()}
             values = evaluate(bound(own.nodes, program), {**own.constants, **small, **stored, **given, **states})
-            after = {name: values[str(_of_observer(value, AFTER, value.scan))] for value, name in self._names.items()}
-            measured = {str(value): values[str(_of_observer(value, AFTER))] for value in set(self._sources.values())}
+            after = {
+                name: values.get(str(_of_observer(value, AFTER, value.scan)), states[name])
+                for value, name in self._names.items()
+            }
+            measured = {
+                str(value): values[name]
+                for value in set(self._sources.values()) if (name := str(_of_observer(value, AFTER))) in values
+            }  # fmt: skip
             return after, {name: state.is_finite for name, state in after.items()}, measured
 
         self._step = step
@@ -135,7 +142,9 @@ class Calibration:
                 flags, measured = jax.device_get((flags, measured))  # waits, so that at most one batch is in flight
                 for value, observer in found.items():
                     source = self._sources[value]
-                    batch = measured[str(source)]
+                    batch = measured.get(str(source))
+                    if batch is None:
+                        continue  # this trace has no name for the value
                     factors = graph.constants.get(factor_name(value.base), np.float32(1))
                     found[value] = updated(observer, batch if source == value else batch.multiplied(factors.ravel()))
                 finite = {value: flags[name] for value, name in self._names.items()}
@@ -228,6 +237,20 @@ def _ranged(extremes: Mapping[str, Node], name: str) -> str:
     while extreme := extremes.get(name):
         name = extreme.outputs[0]
     return name
+
+
+def _with_known_observers(unit: Unit, observers: Mapping[Value, Statistics]) -> Graph:
+    """The float graph of another trace, with the observers of all values that it has.
+
+    Results of operators that only move elements have other names in another trace, or are not there. They have no
+    ranges, but a contraction may read their channels. Factors of channels are chosen from the first batch alone.
+    """
+    values = {(scan, name) for scan, each in unit.each() for name in (*each.graph.inputs, *each.graph.producers())}
+    known = {
+        value: observer for value, observer in observers.items()
+        if value.role != CHANNELS or (value.scan, value.base) in values
+    }  # fmt: skip
+    return _with_observers(unit, known)
 
 
 def _with_observers(unit: Unit, observers: Mapping[Value, Statistics], scan: str = "") -> Graph:

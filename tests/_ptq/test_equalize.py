@@ -96,6 +96,32 @@ def test_numpy_finds_the_ranges_that_xla_finds(case):
         assert_same_bits(one, other, jax.tree_util.keystr(path))
 
 
+def _flattened(params, x):
+    y = jax.nn.relu(conv(params["first"], x))
+    return y.reshape(y.shape[0], -1) @ params["flat"]
+
+
+def _squeezed(params, x):
+    return jnp.max(conv(params["first"], x), (2, 3), keepdims=True)[..., 0, 0] @ params["flat"][:16]
+
+
+def _scanned(params, x):
+    def step(h, w):
+        y = jax.nn.relu(h.reshape(-1, 2, 16) @ (w * FACTORS[None]))
+        return h + y.reshape(-1, 16) @ (w / FACTORS[:, None]), None
+
+    return jax.lax.scan(step, x.reshape(-1, 16), params["layers"])[0]
+
+
+@pytest.mark.parametrize("apply", [_flattened, _squeezed, _scanned])
+def test_products_of_moved_values_and_a_last_batch_of_another_size(apply):
+    """Factors are chosen from the first batch, and ranges from all."""
+    params = CNN | {"flat": normal(1024, 4) / 32, "layers": normal(2, 16, 16) / 4}
+    model = quantize(apply, params, [IMAGES, 2 * IMAGES[:3]], progress=False)
+    exact = in_floats(apply, params, 2 * IMAGES[:3])
+    assert decibels(model.apply(model.params, 2 * IMAGES[:3]), exact) > 28
+
+
 def test_squares_of_large_numbers_are_infinite_and_no_nan():
     """With `jax_debug_nans`, a NaN would stop the calibration."""
     measured = jax.jit(lambda x: Measured.of(x, 1))(np.full((2, 3, 4), 1e25, np.float32))
