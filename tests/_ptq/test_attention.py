@@ -114,6 +114,8 @@ FORMS = {  # of probabilities, of what lies before the output projection, and of
     "L2 norm": (normalized(lambda q: q / jnp.sqrt(summed(q * q))), []),
     "RMS norm": (normalized(lambda q: q * jax.lax.rsqrt(jnp.mean(q * q, -1, keepdims=True))), []),
     "LayerNorm": (normalized(jax.nn.standardize), []),
+    "log-probabilities": (normalized(jax.nn.log_softmax), []),
+    "a sum of exponentials": (normalized(lambda q: q + jax.nn.logsumexp(q, -1, keepdims=True)), []),
     "masked moments": (normalized(by_masked_moments), []),
 }
 

@@ -14,14 +14,15 @@ POINTWISE = ELEMENT_WISE | {CLIP.name, MULTIPLY.name}
 def products_of_attention(graph: Graph) -> set[str]:
     """The results of products of probabilities and values, and of products that multiply such results by weights.
 
-    Probabilities are what is computed element by element from the sums of exponentials, as in softmax(x) and
-    exp(log_softmax(x)), or by dividing any other values by their own sums. Masks, casts and factors may follow.
+    Probabilities are quotients and exponentials of what is computed element by element from sums of exponentials, as in
+    softmax(x) and exp(log_softmax(x)), and other values divided by their own sums. Masks, casts and factors may follow.
 
     Args:
       graph: the float graph.
     """
     makers, data, found = graph.producers(), set(graph.inputs), set[str]()
-    shares, read = set[str](), set[str]()  # probabilities with the sums that make them, and products with probabilities
+    shares, read = set[str](), set[str]()  # probabilities, and products with probabilities
+    of_exponentials = set[str]()  # sums of exponentials, and what is computed from them, such as their logarithms
     source = dict[str, str]()  # maps each value to the one whose elements it has, in other places or behind a mask
     summed = dict[str, set[str]]()  # maps each value that is computed from sums to the values that are summed
     for node in graph.nodes:
@@ -41,7 +42,7 @@ def products_of_attention(graph: Graph) -> set[str]:
             term = source.get(inputs[0], inputs[0])
             summed[output] = {term}
             if term in makers and makers[term].operator.name == "exp":
-                shares.add(output)
+                of_exponentials.add(output)
         elif moves(node) or name in POINTWISE:
             of = _elements(node, data)
             source |= dict.fromkeys(node.outputs, source.get(of, of)) if of else {}
@@ -50,6 +51,8 @@ def products_of_attention(graph: Graph) -> set[str]:
             divides = name in ("div", MULTIPLY.name)  # a product may multiply by the reciprocals of sums
             if not shares.isdisjoint(inputs) or (divides and any(source.get(each, each) in terms for each in inputs)):
                 shares.update(node.outputs)
+            if not of_exponentials.isdisjoint(inputs):
+                (shares if divides or name == "exp" else of_exponentials).update(node.outputs)
             if not read.isdisjoint(inputs) and (len(inputs) == 1 or name not in (ADD.name, "sub")):
                 read.update(node.outputs)
     return found
