@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
@@ -52,7 +51,7 @@ class FlatEqn(NamedTuple):
 class FlatJaxpr(NamedTuple):
     """A flat jaxpr. Each use of a float32 input, or of a part of one, reads the result of a `flush` equation.
 
-    Quantized operators without float results read inputs as they are, because they treat subnormals as zeros.
+    Quantized operators read inputs as they are, because they treat subnormals as zeros themselves.
     """
 
     invars: list[FlatVar]  # constants come first
@@ -131,5 +130,5 @@ def _is_part(eqn: Any) -> bool:
 
 
 def _flushes(eqn: Any) -> bool:
-    """Whether an equation calls a quantized operator without float results, which treats subnormals as zeros."""
-    return is_exact_call(eqn.params) and not any(jnp.issubdtype(var.aval.dtype, jnp.floating) for var in eqn.outvars)
+    """Whether an equation calls an exact function, which treats subnormals as zeros itself."""
+    return is_exact_call(eqn.params)

@@ -48,8 +48,8 @@ def test_one_file_lists_the_primitives():
     assert [path.name for path in files if "custom_vjp_call" in path.read_text(encoding="utf-8")] == ["calls.py"]
 
 
-# Operators without float results, whose inputs `exact` does not flush, of x and scales.
-QUANTIZING = {
+# Operators of floats x and a scale. `exact` does not flush their inputs.
+OPERATORS = {
     "quantize": lambda x, scale: dml.element_wise_quantize_linear(x, scale, np.uint8(3)),
     "quantize in blocks": lambda x, scale: dml.quantize(x, scale[None], np.full(1, 3, np.uint8)),
     "multiply": lambda x, scale: dml.quantized_linear_matrix_multiply(
@@ -60,13 +60,29 @@ QUANTIZING = {
         np.ones(2, np.uint8), scale, np.uint8(0), np.ones(2, np.uint8), x[4], np.uint8(0), np.float32(2e-38),
         np.uint8(3),
     ),
+    "dequantize": lambda x, scale: dml.element_wise_dequantize_linear(np.arange(6, dtype=np.uint8), scale, np.uint8(3)),
+    "dequantize in blocks": lambda x, scale: dml.dequantize(
+        np.arange(6, dtype=np.uint8), scale[None], np.full(1, 3, np.uint8)
+    ),
+    "multiply to floats": lambda x, scale: dml.matrix_multiply_integer_to_float(
+        np.uint8([[0], [1]]), x[3:5, None], np.uint8(0), np.ones((1, 6), np.uint8), scale, np.uint8(0), x
+    ),
+    "quantize dynamically": lambda x, scale: dml.dynamic_quantize_linear(x[:5])[1],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", QUANTIZING)
+@pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("scale", [np.float32(1.1e-38), np.float32(2e-38)])
-def test_operators_without_float_results_flush_their_inputs(name, scale):
+def test_operators_flush_their_inputs(name, scale):
     """Their bits are those of the same call of flushed inputs, which NumPy flushes here."""
     x = np.float32([0, 1e-40, -1e-40, 1.1e-38, 2e-38, np.nan])
-    operator = jax.jit(dml.exact(QUANTIZING[name]))
-    assert_same_bits(operator(x, scale), QUANTIZING[name](floats.flushed(x), floats.flushed(scale)))
+    operator = jax.jit(dml.exact(OPERATORS[name]))
+    assert_same_bits(operator(x, scale), OPERATORS[name](floats.flushed(x), floats.flushed(scale)))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_read_inputs_without_a_pass_before_them(name):
+    x, scale = np.zeros(6, np.float32), np.float32(1)
+    function = OPERATORS[name]
+    jaxpr, of_exact = jax.make_jaxpr(function)(x, scale), jax.make_jaxpr(dml.exact(function))(x, scale)
+    assert str(of_exact).count(" select_n ") == str(jaxpr).count(" select_n ")  # a flush is a select
