@@ -69,9 +69,11 @@ native-sanitize:  ## run the native kernels on random shapes under sanitizers
 	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON
 	$(CMAKE) --build build/native-sanitize --parallel
 	build/native-sanitize/random_shapes
+	build/native-sanitize/waiting_threads
 	$(CMAKE) -S native -B build/native-tsan -DJAXDML_TSAN=ON
 	$(CMAKE) --build build/native-tsan --parallel
 	build/native-tsan/random_shapes 1500
+	build/native-tsan/waiting_threads
 
 # Needs jaxlib's headers. CALLS is a number of calls, or a time such as 60s. SEED repeats a run, whose output has its
 # seed. CALLS=1 SEED="5 123" repeats and prints call 123 of seed 5.

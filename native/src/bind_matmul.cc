@@ -57,7 +57,8 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   // Each weight counts as 8 more multiplications, because products of few rows are limited by reading the weights.
   const Size work = multiplications + Size(count * columns) * depth * 8;
   JAXDML_EXPECT(work.is_size(), "the product needs too many multiplications");
-  const Pool pool = pool_of(threads, work.number() / kernels.pace);
+  // A product is worth a thread from twice the usual work on: what reads its output then finds it in one core's cache.
+  const Pool pool = pool_of(threads, work.number() / kernels.pace / 2);
   // An unpacked b stays unpacked if there are few rows and each problem has its own b; otherwise this call packs b.
   const bool is_raw =
       !is_packed && depth && rows <= kernels.most_raw_rows && product(b.dimensions(), 0, leading) == count;

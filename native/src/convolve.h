@@ -3,11 +3,11 @@
 
 #include "channels_last.h"
 #include "depthwise.h"
+#include "depthwise_channels.h"
 #include "depthwise_rows.h"
 #include "few_channels.h"
 #include "pack_filter.h"
 #include "pointwise.h"
-#include "strided_depthwise.h"
 #include "winograd.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -58,8 +58,8 @@ static int64_t scratch_of(const Convolution* problems, int64_t count, int64_t th
   Arena arena = {nullptr, 0};
   if (is_depthwise_by_rows(problems[0]))
     plan_depthwise_rows(problems, count, threads, arena);
-  else if (is_strided_depthwise(problems[0]))
-    plan_strided_depthwise(problems, count, threads, arena);
+  else if (is_depthwise_by_channels(problems[0]))
+    plan_depthwise_channels(problems, count, threads, arena);
   else if (is_depthwise(problems[0].filter))
     plan_depthwise(problems, count, threads, arena);
   else if (is_pointwise(problems[0]))
@@ -89,7 +89,7 @@ static void convolve(const Pool& pool, const Convolution* problems, int64_t coun
   Arena arena = {scratch, 0};
   const Pool fitting = {fitting_threads(problems, count, pool.threads), pool.run, pool.handle};
   if (is_depthwise_by_rows(problems[0])) return convolve_depthwise_by_rows(fitting, problems, count, arena);
-  if (is_strided_depthwise(problems[0])) return convolve_strided_depthwise(fitting, problems, count, arena);
+  if (is_depthwise_by_channels(problems[0])) return convolve_depthwise_by_channels(fitting, problems, count, arena);
   if (is_depthwise(problems[0].filter)) return convolve_depthwise(fitting, problems, count, arena);
   if (is_pointwise(problems[0])) return convolve_pointwise(fitting, problems, count, arena);
   if (has_few_channels(problems[0])) return convolve_few_channels(fitting, problems, count, arena);

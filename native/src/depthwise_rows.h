@@ -5,7 +5,7 @@
 // is copied. Sums are exact modulo 2**32.
 #pragma once
 
-#include "strided_depthwise.h"
+#include "depthwise_channels.h"
 
 namespace jaxdml::JAXDML_ISA {
 

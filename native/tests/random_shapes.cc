@@ -1152,8 +1152,8 @@ Case random_convolution(Random& random) {
   }
 }
 
-// Depthwise filters with strides, and with more groups than are computed at a time.
-Case random_strided_depthwise(Random& random) {
+// Depthwise filters, often with strides or small images, and with more groups than are computed at a time.
+Case random_depthwise_by_channels(Random& random) {
   for (;;) {
     const int64_t count = extent(random, 2), batch = extent(random, 2), groups = random.between(2, 50);
     const int64_t outputs = groups * (random.chance(80) ? 1 : random.between(2, 3)), most = random.chance(80) ? 17 : 70;
@@ -1419,7 +1419,7 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 54) return random_convolution(random);
   if (kind < 56) return random_square_depthwise(random);
   if (kind < 59) return random_far(random);
-  if (kind < 61) return random_strided_depthwise(random);
+  if (kind < 61) return random_depthwise_by_channels(random);
   if (kind < 65) return random_deep(random);
   if (kind < 70) return random_pointwise(random);
   if (kind < 73) return random_few_channels(random);

@@ -1,6 +1,7 @@
 // A thread pool in place of XLA's.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -33,10 +34,13 @@ class ThreadPool {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       waiting_.emplace_back(std::forward<F>(f));
+      scheduled_++;
     }
     changed_.notify_one();
   }
   int64_t num_threads() const { return int64_t(threads_.size()); }
+  // The number of tasks so far.
+  int64_t scheduled() const { return scheduled_; }
 
  private:
   void work() {
@@ -57,6 +61,7 @@ class ThreadPool {
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
   bool is_over_ = false;
+  std::atomic<int64_t> scheduled_{0};
   std::vector<std::thread> threads_;
 };
 

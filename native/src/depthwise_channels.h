@@ -1,9 +1,9 @@
-// Depthwise convolutions with strides: lanes are channels.
+// Depthwise convolutions with strides or small images: lanes are channels.
 //
-// With strides, the planes of planes.h often have short rows, and rows are split one by one. Here a worker copies
-// kChannels input channels, padded and in NHWC order, and computes one output pixel of all of them at a time. In that
-// copy the inputs of a row of the kernel are adjacent, kChannels cells each; kDepth of them are interleaved into the
-// lanes of a dot product. Sums are exact modulo 2**32.
+// With strides or small images, the planes of planes.h often have short rows, and rows are split one by one. Here a
+// worker copies kChannels input channels, padded and in NHWC order, and computes one output pixel of all of them at a
+// time. In that copy the inputs of a row of the kernel are adjacent, kChannels cells each; kDepth of them are
+// interleaved into the lanes of a dot product. Sums are exact modulo 2**32.
 #pragma once
 
 #include "block_copy.h"
@@ -14,7 +14,7 @@ namespace jaxdml::JAXDML_ISA {
 constexpr int64_t kChannels = 16;
 constexpr int kChannelVectors = kSixteenLanes;
 
-struct StridedDepthwisePlan {
+struct DepthwiseChannelsPlan {
   Copy copy;                   // the layout of a full-sized block's copy
   int64_t rows;                // output rows of a block
   int64_t row_blocks, blocks;  // a channel's blocks of rows; blocks of kChannels groups
@@ -41,18 +41,23 @@ JAXDML_INLINE bool has_long_rows(const Convolution& one) {
   return kDepth == 2 && one.y_width >= 24 && one.stride[1] <= 2;  // split_bytes splits rows with a stride of 2
 }
 
-// Whether this form is faster: there are strides, rows are short, and there are enough channels to fill half of the
-// lanes. Its copies and weights for one thread take less memory than convolve.h allows for each call.
-JAXDML_INLINE bool is_strided_depthwise(const Convolution& one) {
+// Whether images are so small that the copies of depthwise.h take most of its time. Without strides, this form takes
+// 0.3 to 0.9 of its time for images of 3 x 3 to 7 x 7; from 8 x 8 on, the times are equal.
+JAXDML_INLINE bool has_small_images(const Convolution& one) { return one.y_height * one.y_width <= 49; }
+
+// Whether this form is faster: there are strides or small images, rows are short, and there are enough channels to fill
+// half of the lanes. Its copies and weights for one thread take less memory than convolve.h allows for each call.
+JAXDML_INLINE bool is_depthwise_by_channels(const Convolution& one) {
   const Filter& filter = one.filter;
-  return is_depthwise(filter) && (one.stride[0] > 1 || one.stride[1] > 1) && !has_long_rows(one) &&
+  const bool has_strides = one.stride[0] > 1 || one.stride[1] > 1;
+  return is_depthwise(filter) && (has_strides || has_small_images(one)) && !has_long_rows(one) &&
          filter.groups >= kChannels / 2 && filter.rows * filter.columns <= 64 && fits_copy(one, 1);
 }
 
-JAXDML_INLINE StridedDepthwisePlan plan_strided_depthwise(const Convolution* problems, int64_t count, int64_t threads,
-                                                          Arena& arena) {
+JAXDML_INLINE DepthwiseChannelsPlan plan_depthwise_channels(const Convolution* problems, int64_t count, int64_t threads,
+                                                            Arena& arena) {
   const Convolution& one = problems[0];
-  StridedDepthwisePlan plan;
+  DepthwiseChannelsPlan plan;
   plan.rows = one.y_height;
   while (plan.rows > 1 && !fits_copy(one, plan.rows)) plan.rows = ceil_div(plan.rows, 2);
   plan.row_blocks = ceil_div(one.y_height, plan.rows);
@@ -81,7 +86,7 @@ JAXDML_INLINE int32_t bits_of_kernel(const Filter& filter, int64_t g) {
 
 // Output channels `first`, `first` + `step`, and so on: their parameters, and their weights as lanes. kDepth weights of
 // a row of the kernel are adjacent in the packed filter, and make one lane.
-JAXDML_INLINE void read_block(const Convolution& one, const StridedDepthwisePlan& plan, const Channels& channels,
+JAXDML_INLINE void read_block(const Convolution& one, const DepthwiseChannelsPlan& plan, const Channels& channels,
                               int64_t first, int64_t step, int64_t count, Cell* weights, BlockChannels& block) {
   const Filter& filter = one.filter;
   const int64_t depth = padded_filter_depth(filter);
@@ -110,8 +115,9 @@ JAXDML_INLINE void read_block(const Convolution& one, const StridedDepthwisePlan
 
 // Sums the products of one output pixel of kChannels channels. Its window begins at `window`, and rows are `step` cells
 // apart.
-JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, const Cell* window, int64_t step,
-                                      const Cell* weights, bool has_zero_points, const BlockChannels& block, I32* to) {
+JAXDML_INLINE void sum_depthwise_window(const Filter& filter, int64_t groups, const Cell* window, int64_t step,
+                                        const Cell* weights, bool has_zero_points, const BlockChannels& block,
+                                        I32* to) {
   constexpr int64_t kCells = kChannels * kDepth, kVectorCells = kBytes / int64_t(sizeof(Cell));
   I32 sums[kChannelVectors] = {}, window_sums[kChannelVectors] = {};
   for (int64_t u = 0; u < filter.rows; u++, window += step)
@@ -138,7 +144,7 @@ JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, cons
 // sum(p, to) computes the sums of a pixel. A vector holds the channels of pixels that are 16 apart, so that the
 // transpose of sixteen vectors puts one channel of all pixels, in order, into each vector.
 template <class Sum>
-JAXDML_INLINE void store_strided_pixels(int64_t count, const Sum& sum, const BlockChannels& block, const Output& output,
+JAXDML_INLINE void store_channel_pixels(int64_t count, const Sum& sum, const BlockChannels& block, const Output& output,
                                         int64_t outputs, int64_t channel, uint8_t* y) {
   I32 rows[16];
   for (int64_t i = 0; i < 16; i++) {
@@ -163,8 +169,8 @@ JAXDML_INLINE void store_strided_pixels(int64_t count, const Sum& sum, const Blo
   }
 }
 
-static void convolve_strided_depthwise(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
-  const StridedDepthwisePlan plan = plan_strided_depthwise(problems, count, pool.threads, arena);
+static void convolve_depthwise_by_channels(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
+  const DepthwiseChannelsPlan plan = plan_depthwise_channels(problems, count, pool.threads, arena);
   const Filter& filter = problems[0].filter;
   const int64_t per_channel = group_outputs(filter);
   for (int64_t i = 0; i < count; i++)
@@ -192,11 +198,11 @@ static void convolve_strided_depthwise(const Pool& pool, const Convolution* prob
         Cell* seen[kBytes];
         place(plan.copy, {row, 0, plan.copy.column_step, one.y_width}, cells, from, count_here, seen);
         const auto sum = [&](int64_t p, I32* to) {
-          sum_strided_window(filter, plan.groups, seen[p], step, weights, channels.has_zero_points, block, to);
+          sum_depthwise_window(filter, plan.groups, seen[p], step, weights, channels.has_zero_points, block, to);
         };
         uint8_t* y = y_channel(one, n, o) + (top * one.y_width + from) * size;
         if (one.type != Type::kInt32) {
-          store_strided_pixels(count_here, sum, block, channels.output, some, channel, y);
+          store_channel_pixels(count_here, sum, block, channels.output, some, channel, y);
           continue;
         }
         alignas(64) uint8_t collected[kBytes * kBytes * 4];
