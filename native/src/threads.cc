@@ -13,9 +13,8 @@ namespace {
 constexpr int64_t kWorthAThread = 1 << 19;  // multiplications that justify another thread
 constexpr int kSpins = 1000;                // pauses before a waiting thread yields its core; most items take less time
 using Clock = std::chrono::steady_clock;
-constexpr Clock::duration kWait = std::chrono::microseconds(200);  // for a loop, before a helper returns to XLA's pool
-constexpr Clock::duration kTaken =
-    std::chrono::microseconds(20);  // a waiting helper that misses this time lost its core
+constexpr Clock::duration kWait = std::chrono::microseconds(200);   // for a loop, before a helper returns to XLA's pool
+constexpr Clock::duration kTaken = std::chrono::microseconds(500);  // a waiting thread that misses it lost its core
 constexpr Clock::duration kShared = std::chrono::milliseconds(100);  // no helper waits for so long after that
 
 // A parallel loop. The caller and the helper threads claim items one by one from the counter `next`. The last owner
