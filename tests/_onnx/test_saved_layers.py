@@ -79,6 +79,18 @@ def test_convolutions_whose_results_are_floats(case, tmp_path):
             assert_same_bits(loaded.apply(loaded.params, IMAGES)["output"], expected)
 
 
+@pytest.mark.parametrize("form", rest_rarely(["qdq", "qoperator"], 1))
+def test_convolutions_do_the_paddings_before_them(form, tmp_path):
+    def apply(p, x):
+        y = jax.nn.relu(conv(jnp.pad(x, ((0, 0), (0, 0), (1, 2), (3, 0))), p["image"]))
+        return conv(jnp.pad(y, ((0, 0), (0, 0), (0, 1), (0, 1))), p["pooled"])
+
+    model = dml.ptq.quantize(apply, P, [IMAGES], numerics="onnxruntime", progress=False)
+    assert "Pad" not in kinds(saved(model, tmp_path / "model.onnx", form, weights="uint8"))
+    (received,) = run(tmp_path / "model.onnx", IMAGES, **({} if form == "qdq" else EXACT)).values()
+    assert_same_bits(received, np.asarray(model.apply(model.params, IMAGES)))
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
 def test_means_that_lie_at_ties(numerics, tmp_path):

@@ -103,6 +103,7 @@ BETWEEN = {  # the operation, and how many of 8 channels it leaves
     "global mean": (lambda x: jnp.mean(x, (2, 3), keepdims=True), 8),
     "global max": (lambda x: jnp.max(x, (2, 3), keepdims=True), 8),
     "pad": (lambda x: jnp.pad(x, ((0, 0), (0, 0), (1, 2), (0, 1))), 8),
+    "pad before max pool": (lambda x: max_pool(jnp.pad(x, ((0, 0), (0, 0), (1, 1), (0, 2))), 2, 2), 8),
     "pad with 1": (lambda x: jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=1), 8),
     "reflected padding": (lambda x: jnp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), "reflect"), 8),
     "nearest resize": (lambda x: jax.image.resize(x, (*x.shape[:2], 20, 20), "nearest"), 8),

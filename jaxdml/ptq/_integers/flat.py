@@ -13,13 +13,12 @@ import numpy as np
 from jax import lax
 
 from jaxdml._graph.evaluate import evaluate
-from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._integers.operators import DYNAMIC, INTEGERS, TABLE
-from jaxdml.ptq._integers.rules import PTQ_RULES
+from jaxdml.ptq._integers.paddings import fused_with_paddings
 from jaxdml.ptq._integers.tables import nodes_between
 from jaxdml.ptq._trace.equations import Program, bind
 from jaxdml.ptq._trace.scans import SCAN, Loop, body_of, bound, each_layer, loop_of
@@ -143,7 +142,7 @@ class _Flattener:
           step: how names are derived from the graph's names.
         """
         functions = {} if unit is None else _functions(unit, graph)
-        result = graph if unit is None else fused(graph, self._kinds, rules=PTQ_RULES)
+        result = graph if unit is None else fused_with_paddings(graph, self._kinds)
         for name, value in result.constants.items():
             names[name] = step.constants + name
             self.made.constants[names[name]] = _as_jax(value)

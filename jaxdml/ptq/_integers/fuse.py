@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import MOVERS, Graph, Node
 from jaxdml._graph.weights import with_weights
 from jaxdml.ptq._choose.plan import FLOAT_SUM
 from jaxdml.ptq._integers.joint import with_joint_products
 from jaxdml.ptq._integers.operators import INTEGERS
-from jaxdml.ptq._integers.rules import PTQ_RULES
+from jaxdml.ptq._integers.paddings import fused_with_paddings
 from jaxdml.ptq._trace.scans import LOOP, body_of, each_layer, stacked, with_other_body
 
 
@@ -57,7 +56,7 @@ def on_integers(
 def _with_params(
     graph: Graph, numerics: str, known: Mapping[str, Any] = MappingProxyType({}), *, in_steps: bool = False
 ) -> tuple[Graph, dict[str, Any]]:
-    result = fused(graph, INTEGERS[numerics], rules=PTQ_RULES)
+    result = fused_with_paddings(graph, INTEGERS[numerics])
     return with_weights(with_joint_products(result) if in_steps else result, known=known)
 
 
