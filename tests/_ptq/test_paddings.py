@@ -85,8 +85,13 @@ def pads_of(model):
     return [node for node in model._fused.nodes if "pad" in (node.operator.name, node.operator.kind)]
 
 
+def named(case):
+    name, layout, way = case
+    return f"{name}, {layout[0]}, {way.__name__}"
+
+
 @pytest.mark.parametrize(
-    "case", rest_rarely([*QUICK, *(each for each in CASES if each not in QUICK)], len(QUICK)), ids=str
+    "case", rest_rarely([*QUICK, *(each for each in CASES if each not in QUICK)], len(QUICK)), ids=named
 )
 def test_convolutions_do_the_paddings_before_them(case):
     name, layout, way = case
