@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kWorthAThread = 1 << 19;  // multiplications that justify another thread
 constexpr int kSpins = 1000;                // pauses before a waiting thread yields its core; most items take less time
 using Clock = std::chrono::steady_clock;
-constexpr Clock::duration kWait = std::chrono::microseconds(200);   // for a loop, before a helper returns to XLA's pool
+constexpr Clock::duration kWait = std::chrono::microseconds(100);   // for a loop, before a helper returns to XLA's pool
+constexpr Clock::duration kTurn = std::chrono::milliseconds(2);     // of a helper, before it returns to XLA's pool
 constexpr Clock::duration kTaken = std::chrono::microseconds(500);  // a waiting thread that misses it lost its core
 constexpr Clock::duration kShared = std::chrono::milliseconds(100);  // no helper waits for so long after that
 
@@ -29,7 +30,7 @@ constexpr Clock::duration kShared = std::chrono::milliseconds(100);  // no helpe
 struct Loop {
   Pool::Task task;
   const void* context;
-  int64_t count, threads;
+  int64_t count;
   std::atomic<int64_t> next{0}, done{0}, workers{0}, owners{1};
 
   void work() {
@@ -115,12 +116,13 @@ Loop* next_loop(int64_t threads) {
   return nullptr;
 }
 
-void help(Loop* loop) {
+// Helps with the loop, and then with loops that come soon. Returns to the pool, which has other tasks, after kTurn.
+void help(Loop* loop, int64_t threads) {
+  const Clock::time_point end = Clock::now() + kTurn;
   while (loop) {
-    const int64_t threads = loop->threads;
     loop->work();
     loop->release();
-    loop = next_loop(threads);
+    loop = Clock::now() < end ? next_loop(threads) : nullptr;
   }
 }
 
@@ -131,12 +133,17 @@ void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) 
     return;
   }
   auto* handle = static_cast<xla::ffi::ThreadPool*>(pool.handle);
-  auto* loop = new Loop{task, context, count, handle->num_threads()};
+  const int64_t threads = handle->num_threads();
+  const auto caller = std::this_thread::get_id();
+  auto* loop = new Loop{task, context, count};
   for (int64_t i = 0; i < kSeats && helpers; i++) helpers -= give(loop, seats[i]);
   try {
     for (; helpers; helpers--) {
       loop->owners.fetch_add(1, std::memory_order_relaxed);
-      handle->Schedule([loop] { help(loop); });
+      handle->Schedule([loop, threads, caller] {
+        if (std::this_thread::get_id() == caller) return loop->release();  // a full pool runs tasks at once
+        help(loop, threads);
+      });
     }
   } catch (const std::bad_alloc&) {
     loop->owners.fetch_sub(1, std::memory_order_relaxed);  // continue with the helpers that were scheduled

@@ -15,7 +15,8 @@ namespace jaxdml::test {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int64_t threads) {
+  // With `runs_at_once`, Schedule itself runs the task, as XLA's pool does if its queue is full.
+  explicit ThreadPool(int64_t threads, bool runs_at_once = false) : runs_at_once_(runs_at_once) {
     for (int64_t i = 0; i < threads; i++) threads_.emplace_back([this] { work(); });
   }
   ~ThreadPool() {
@@ -31,6 +32,7 @@ class ThreadPool {
 
   template <class F>
   void Schedule(F&& f) {
+    if (runs_at_once_) return f();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       waiting_.emplace_back(std::forward<F>(f));
@@ -60,6 +62,7 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
+  const bool runs_at_once_;
   bool is_over_ = false;
   std::atomic<int64_t> scheduled_{0};
   std::vector<std::thread> threads_;

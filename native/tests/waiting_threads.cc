@@ -19,6 +19,8 @@ constexpr int64_t kThreads = 3, kItems = 64;
 // Of trials. Other processes may occupy the cores meanwhile.
 constexpr auto kTrials = std::chrono::seconds(2), kLongest = std::chrono::seconds(20);
 
+constexpr Clock::duration kSoon = std::chrono::microseconds(kItems + 60);  // an item takes one microsecond
+
 // Runs a loop of kItems items on all threads. Returns whether each item ran once.
 bool loop(ThreadPool& threads) {
   const Pool pool = pool_of(threads, int64_t(1) << 40);
@@ -48,6 +50,27 @@ bool take_loops() {
   return is_taken;
 }
 
+// Whether a thread that takes loops returns to the pool now and then.
+bool take_turns() {
+  ThreadPool threads(2);
+  const auto start = Clock::now();
+  while (Clock::now() < start + std::chrono::milliseconds(50))
+    if (!loop(threads)) return false;
+  return threads.scheduled() >= 10;
+}
+
+// Whether a caller does not wait for other loops if the pool runs its tasks at once.
+bool callers_return() {
+  ThreadPool threads(kThreads, true);
+  auto least = Clock::duration::max();
+  for (const auto end = Clock::now() + kLongest; Clock::now() < end && least > kSoon;) {
+    const auto start = Clock::now();
+    if (!loop(threads)) return false;
+    least = std::min(least, Clock::now() - start);
+  }
+  return least <= kSoon;
+}
+
 // Whether loops by several callers and pools at once are right, and pools may end while their threads wait.
 bool share_seats() {
   std::atomic<bool> is_right{true};
@@ -70,6 +93,8 @@ int run_all() {
     bool (*test)();
   } tests[] = {
       {"waiting threads take loops, and half of the threads do not wait", take_loops},
+      {"waiting threads return to the pool", take_turns},
+      {"callers do not wait", callers_return},
       {"callers and pools share waiting threads", share_seats},
   };
   for (const auto& each : tests) {
