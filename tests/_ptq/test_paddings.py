@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
+import jaxdml as dml
 from _ptq.quantized import decibels, is_right
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
@@ -154,6 +155,17 @@ def test_other_paddings_stay(name):
     model = ptq.quantize(KEPT[name], P, [X], progress=False)
     assert pads_of(model)
     assert is_right(model, KEPT[name], P, X)
+
+
+@pytest.mark.parametrize(("scale", "count"), [(1e-40, 1), (0.1, 0)])
+def test_paddings_before_a_scale_that_counts_as_0_stay(scale, count):
+    """Such a scale quantizes the zeros of the padding to 0 instead of to the zero point."""
+
+    def apply(p, x):
+        x = dml.fake_quantize(surrounded(x, AROUND, NCHW), np.float32(scale), np.uint8(7))
+        return convolved(x, p["a"], "VALID", NCHW)
+
+    assert len(pads_of(ptq.quantize(apply, P, [X.transpose(0, 3, 1, 2)], progress=False))) == count
 
 
 def test_other_readers_still_read_the_result_of_the_padding():

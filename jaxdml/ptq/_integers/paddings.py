@@ -1,11 +1,13 @@
 """Fuses operators to quantized ones, and paddings with zeros into the convolutions that read them.
 
 A convolution pads with the zero point of its input. A padding of integers adds the same zero point, and a padding of
-floats adds 0, which is quantized to this zero point. So the bits stay the same.
+floats adds 0, which is quantized to this zero point unless the scale counts as 0. So the bits stay the same.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import Graph, Names, Node, Operator, without_dead
@@ -50,7 +52,7 @@ def fused_with_paddings(graph: Graph, quantized: Mapping[str, Operator]) -> Grap
             before = image or _Image(node.inputs[0], ((0, 0),) * len(config), ())
             padding = _sum(before.padding, [(int(low), int(high)) for low, high, _ in config])
             images[node.outputs[0]] = _Image(before.name, padding, (*before.source, *node.source))
-        elif image and (node.operator.kind == "quantize_linear" or "permutation" in node.options):
+        elif image and (_keeps_zeros(node, graph.constants) or "permutation" in node.options):
             name, order = fresh.next(node.outputs[0]), node.options.get("permutation", range(len(image.padding)))
             nodes.append(node.replace(inputs=(image.name, *node.inputs[1:]), outputs=(name,)))
             images[node.outputs[0]] = image._replace(name=name, padding=tuple(image.padding[axis] for axis in order))
@@ -66,6 +68,12 @@ def _only_surrounds(config: Sequence[tuple[int, int, int]]) -> bool:
     """Whether a padding removes no elements, and adds none between elements; False if this depends on sizes."""
     is_known = all(is_integer(size) for sizes in config for size in sizes)
     return is_known and all(low >= 0 and high >= 0 and gap == 0 for low, high, gap in config)
+
+
+def _keeps_zeros(node: Node, constants: Mapping[str, Any]) -> bool:
+    """Whether a node quantizes 0 to its zero point: 0 divided by a scale of 0 is NaN."""
+    scale = constants.get(node.inputs[1]) if node.operator.kind == "quantize_linear" else None
+    return scale is not None and bool(np.all(np.abs(scale) >= np.finfo(np.float32).smallest_normal))
 
 
 def _sum(paddings: Pairs, more: Sequence[tuple[int, int]]) -> Pairs:
