@@ -9,6 +9,7 @@ from jaxdml.ptq._build.operators import ADD, CLIP, MULTIPLY, PRODUCT
 from jaxdml.ptq._trace.fixed import ELEMENT_WISE
 
 POINTWISE = ELEMENT_WISE | {CLIP.name, MULTIPLY.name}
+EXPONENTIALS = "exp", "exp2", "expm1", "pow"
 
 
 def products_of_attention(graph: Graph) -> set[str]:
@@ -52,7 +53,7 @@ def products_of_attention(graph: Graph) -> set[str]:
             if not shares.isdisjoint(inputs) or (divides and any(source.get(each, each) in terms for each in inputs)):
                 shares.update(node.outputs)
             if not of_exponentials.isdisjoint(inputs):
-                (shares if divides or name == "exp" else of_exponentials).update(node.outputs)
+                (shares if divides or name in EXPONENTIALS else of_exponentials).update(node.outputs)
             if not read.isdisjoint(inputs) and (len(inputs) == 1 or name not in (ADD.name, "sub")):
                 read.update(node.outputs)
     return found
