@@ -50,13 +50,10 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   const int64_t count = product(y.dimensions(), 0, leading);
   if (!count || !rows || !columns) return ffi::Error::Success();
   // The kernels multiply dimensions in int64; this number bounds their products.
-  const Size multiplications = Size(count * rows * columns) * depth;
-  JAXDML_EXPECT(multiplications.is_size(), "the product needs too many multiplications");
+  const Size work = work_of_products(count, rows, depth, columns);
+  JAXDML_EXPECT(work.is_size(), "the product needs too many multiplications");
 
   const FloatMode mode;
-  // Each weight counts as 8 more multiplications, because products of few rows are limited by reading the weights.
-  const Size work = multiplications + Size(count * columns) * depth * 8;
-  JAXDML_EXPECT(work.is_size(), "the product needs too many multiplications");
   // A product is worth a thread from twice the usual work on: what reads its output then finds it in one core's cache.
   const Pool pool = pool_of(threads, work.number() / kernels.pace / 2);
   // An unpacked b stays unpacked if there are few rows and each problem has its own b; otherwise this call packs b.

@@ -104,9 +104,8 @@ ffi::Error steps(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buff
   JAXDML_RETURN_IF_WRONG(read_program(program, results, call));
   JAXDML_RETURN_IF_WRONG(bind_results(all, call));
   RowProgram& one = call.program;
-  // As in bind_matmul.cc, each weight counts as 8 more multiplications; in a loop, weights stay in the caches.
-  const Size multiplications = Size(width) * depth * (Size(rows) + (count == 1 ? 8 : 0));
-  const Size work = multiplications + Size(rows) * columns * one.instruction_count * 4;
+  const Size work =
+      work_of_products(1, rows, depth, width, count > 1) + Size(rows) * columns * one.instruction_count * 4;
   JAXDML_EXPECT(work.is_size(), "the product needs too many multiplications");
   const uint8_t* const matrix = static_cast<const uint8_t*>(b.untyped_data());
   const Size packed_bytes = matrix_bytes(kernels, depth, width);

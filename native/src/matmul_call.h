@@ -19,6 +19,12 @@ struct Output {
   Buffer scale, zero_point;
 };
 
+// The work of `count` products, in multiplications. Each weight that is read counts as 8 more, because products of few
+// rows are limited by reading the weights; a product in a loop finds them in the caches.
+inline Size work_of_products(int64_t count, int64_t rows, int64_t depth, int64_t columns, bool is_in_loop = false) {
+  return Size(count) * columns * depth * (Size(rows) + (is_in_loop ? 0 : 8));
+}
+
 // Whether x is a parameter with one element, or with one for each row.
 inline bool is_of_rows(Buffer x, Shape y, int64_t rows) {
   const size_t rank = y.extents.size(), leading = rank - 2;
