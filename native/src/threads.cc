@@ -12,11 +12,13 @@ namespace {
 
 constexpr int64_t kWorthAThread = 1 << 19;  // multiplications that justify another thread
 constexpr int kSpins = 1000;                // pauses before a waiting thread yields its core; most items take less time
+
 using Clock = std::chrono::steady_clock;
-constexpr Clock::duration kWait = std::chrono::microseconds(100);   // for a loop, before a helper returns to XLA's pool
-constexpr Clock::duration kTurn = std::chrono::milliseconds(2);     // of a helper, before it returns to XLA's pool
-constexpr Clock::duration kTaken = std::chrono::microseconds(500);  // a waiting thread that misses it lost its core
-constexpr Clock::duration kShared = std::chrono::milliseconds(100);  // no helper waits for so long after that
+using std::chrono::microseconds;
+constexpr Clock::duration kWait = microseconds(100);       // how long a helper waits for the next loop
+constexpr Clock::duration kTurn = microseconds(2000);      // after this time, a helper returns to XLA's pool
+constexpr Clock::duration kLost = microseconds(500);       // a waiting helper that is not run for so long lost its core
+constexpr Clock::duration kShared = microseconds(100000);  // for so long after that, no helper waits
 
 // A parallel loop. The caller and the helper threads claim items one by one from the counter `next`. The last owner
 // deletes the loop, so a helper that starts after the call has returned can still read the counters. Such a helper
@@ -93,7 +95,7 @@ Loop* received(Seat& seat, Clock::time_point now) {
     }
     const Clock::time_point before = now;
     now = Clock::now();
-    if (now - before < kTaken) continue;
+    if (now - before < kLost) continue;
     shared_until.store((now + kShared).time_since_epoch().count(), std::memory_order_relaxed);
     break;
   }
