@@ -95,6 +95,7 @@ FORMS = {  # of probabilities, of what lies before the output projection, and of
     "exp after logsumexp": (of(lambda s: jnp.exp(s - jax.nn.logsumexp(s, -1, keepdims=True))), BOTH),
     "exp2 of log_softmax": (of(lambda s: jnp.exp2(jax.nn.log_softmax(s) - 0.5)), BOTH),
     "pow of log_softmax": (of(lambda s: jnp.power(2.5, jax.nn.log_softmax(s))), BOTH),
+    "base 2": (of(lambda s: jnp.exp2(s - jnp.log2(summed(jnp.exp2(s))))), BOTH),
     "expm1 of log_softmax": (of(lambda s: jnp.expm1(jax.nn.log_softmax(s))), BOTH),
     "casts": (of(lambda s: SOFTMAX(s.astype(jnp.float16)).astype(jnp.float32)), BOTH),
     "a difference": (of(lambda s: SOFTMAX(s) - 0.5 * SOFTMAX(-s)), BOTH),
@@ -118,6 +119,8 @@ FORMS = {  # of probabilities, of what lies before the output projection, and of
     "RMS norm": (normalized(lambda q: q * jax.lax.rsqrt(jnp.mean(q * q, -1, keepdims=True))), []),
     "LayerNorm": (normalized(jax.nn.standardize), []),
     "log-probabilities": (normalized(jax.nn.log_softmax), []),
+    "sums of powers": (normalized(lambda q: jnp.power(q, 2.5) - summed(jnp.power(q, 2.5)) / 8), []),
+    "powers of log-probabilities": (normalized(lambda q: jnp.power(jax.nn.log_softmax(q), 2.5)), []),
     "a sum of exponentials": (normalized(lambda q: q + jax.nn.logsumexp(q, -1, keepdims=True)), []),
     "masked moments": (normalized(by_masked_moments), []),
 }

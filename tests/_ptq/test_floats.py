@@ -109,6 +109,12 @@ def test_what_has_no_rule_is_named_and_stays_with_xla(apply, names):
     assert last_line(apply, floats="exact") == text
 
 
+@pytest.mark.parametrize("function", [jax.lax.cbrt, jnp.log2])
+def test_a_table_of_a_function_without_a_rule_has_one_answer(function):
+    model = quantize(lambda w, x: function(jax.nn.relu(x @ w) + 1) @ w, W, [X], progress=False)
+    assert model.by_xla == ()
+
+
 def test_a_product_kept_in_floats_is_named():
     rules = [dml.ptq.Rule("dot_general_2", keep="float")]
     model = quantize(lambda w, x: jnp.exp(x @ w) @ x.T, W, [X], rules=rules, floats="exact", progress=False)

@@ -9,7 +9,7 @@ from jaxdml.ptq._build.operators import ADD, CLIP, MULTIPLY, PRODUCT
 from jaxdml.ptq._trace.fixed import ELEMENT_WISE
 
 POINTWISE = ELEMENT_WISE | {CLIP.name, MULTIPLY.name}
-EXPONENTIALS = "exp", "exp2", "expm1", "pow"
+EXPONENTIALS = "exp", "exp2", "expm1", "pow"  # whose last input is the exponent
 
 
 def products_of_attention(graph: Graph) -> set[str]:
@@ -42,7 +42,7 @@ def products_of_attention(graph: Graph) -> set[str]:
         elif name == "reduce_sum":
             term = source.get(inputs[0], inputs[0])
             summed[output] = {term}
-            if term in makers and makers[term].operator.name == "exp":
+            if term in makers and _exponent(makers[term]) in data:
                 of_exponentials.add(output)
         elif moves(node) or name in POINTWISE:
             of = _elements(node, data)
@@ -53,10 +53,16 @@ def products_of_attention(graph: Graph) -> set[str]:
             if not shares.isdisjoint(inputs) or (divides and any(source.get(each, each) in terms for each in inputs)):
                 shares.update(node.outputs)
             if not of_exponentials.isdisjoint(inputs):
-                (shares if divides or name in EXPONENTIALS else of_exponentials).update(node.outputs)
+                is_share = divides or _exponent(node) in of_exponentials
+                (shares if is_share else of_exponentials).update(node.outputs)
             if not read.isdisjoint(inputs) and (len(inputs) == 1 or name not in (ADD.name, "sub")):
                 read.update(node.outputs)
     return found
+
+
+def _exponent(node: Node) -> str:
+    """The exponent of an exponential; "" for all other nodes."""
+    return node.inputs[-1] if node.operator.name in EXPONENTIALS else ""
 
 
 def _elements(node: Node, data: set[str]) -> str:
