@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import Graph, Names, Node, Operator, without_dead
 from jaxdml._shapes import is_integer
@@ -73,7 +74,7 @@ def _only_surrounds(config: Sequence[tuple[int, int, int]]) -> bool:
 def _keeps_zeros(node: Node, constants: Mapping[str, Any]) -> bool:
     """Whether a node quantizes 0 to its zero point: 0 divided by a scale of 0 is NaN."""
     scale = constants.get(node.inputs[1]) if node.operator.kind == "quantize_linear" else None
-    return scale is not None and bool(np.all(np.abs(scale) >= np.finfo(np.float32).smallest_normal))
+    return scale is not None and bool(np.all(np.abs(scale) >= SMALLEST_NORMAL))
 
 
 def _sum(paddings: Pairs, more: Sequence[tuple[int, int]]) -> Pairs:
